@@ -5,7 +5,7 @@ mod change;
 mod words;
 
 use crate::{
-    Child, DeviceAddress, InterfaceName, Rule, VfSetting,
+    Child, DeviceAddress, InterfaceName, Observed, Rule, VfSetting,
     smc::{PnetEntry, PnetId},
 };
 pub use change::LinkChange;
@@ -143,6 +143,31 @@ impl Op {
             link: link.clone(),
             change,
         }
+    }
+
+    /// Returns the operation with the index of the pod's netdev in `observed` in place of the netdev's name. A process
+    /// in the pod can give the name to another netdev after the observation. Returns the operation unchanged if the
+    /// operation names no netdev of the pod, or if the kernel finds the changed object only by the netdev's name.
+    pub fn by_index(&self, observed: &Observed) -> Self {
+        let mut op = self.clone();
+        let link = match &mut op {
+            Self::MoveLink {
+                link,
+                from: NetnsSide::Pod,
+                ..
+            } => link,
+            Self::Link {
+                at: NetnsSide::Pod,
+                link,
+                change,
+            } if !change.needs_name() => link,
+            _ => return op,
+        };
+        let mut links = observed.pod.iter().flat_map(|pod| &pod.links);
+        if let Some(known) = links.find(|it| it.name == *link) {
+            *link = InterfaceName::of_index(known.index);
+        }
+        op
     }
 
     /// Returns the equivalent command for an administrator on the host. `pod` is the name of the pod's namespace.

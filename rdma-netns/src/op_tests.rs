@@ -6,6 +6,50 @@ use crate::{Guid, IpoibMode, MacvlanMode, Pkey};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 #[test]
+fn the_index_replaces_a_name_in_the_pod() {
+    let name = |text: &str| InterfaceName::try_from(text).expect("a name");
+    let link = |name: &str, index: u32| {
+        serde_json::json!({"index": index, "name": name, "mac": "02:00:00:00:00:01", "mtu": 1500, "up": true,
+            "carrier": true, "tx_queue_len": 1000})
+    };
+    let namespace = |links: &[serde_json::Value]| serde_json::json!({"id": {"device": 4, "inode": 1, "cookie": 1}, "links": links});
+    let observed: Observed = serde_json::from_value(serde_json::json!({
+        "boot_id": "", "rdma_mode": null,
+        "host": namespace(&[link("eth2", 3)]),
+        "pod": namespace(&[link("eth2", 7), link("rdma0", 9)]),
+    }))
+    .expect("a state");
+    let change = |at, link: &str, change| Op::link(at, &name(link), change);
+    let (host, pod) = (NetnsSide::Host, NetnsSide::Pod);
+    let moved = |link: InterfaceName| Op::MoveLink {
+        link,
+        from: pod,
+        to: host,
+        name: name("eth2"),
+    };
+    assert_eq!(
+        moved(name("rdma0")).by_index(&observed),
+        moved(InterfaceName::of_index(9))
+    );
+    let remove = |link: InterfaceName| Op::link(pod, &link, LinkChange::Remove);
+    assert_eq!(
+        remove(name("eth2")).by_index(&observed),
+        remove(InterfaceName::of_index(7))
+    );
+    let sysctl = LinkChange::Sysctl {
+        key: "ipv4/rp_filter".to_owned(),
+        value: 0,
+    };
+    for same in [
+        change(host, "eth2", LinkChange::Remove),
+        change(pod, "eth5", LinkChange::Remove),
+        change(pod, "rdma0", sysctl),
+    ] {
+        assert_eq!(same.by_index(&observed), same);
+    }
+}
+
+#[test]
 fn operations_print_as_commands() {
     let name = |text: &str| InterfaceName::try_from(text).expect("a name");
     let rule = |from: &str, prefix| Rule {

@@ -91,6 +91,7 @@ macro_rules! suite {
                 an_alternative_name_that_is_taken_stops_a_move
                 the_old_name_may_be_taken_where_it_goes
                 what_cannot_be_moved
+                an_observed_netdev_is_found_under_any_name
             }
             addresses {
                 the_newest_ipv6_address_stands_first

@@ -202,3 +202,31 @@ pub fn what_cannot_be_moved(node: &Node<'_, impl Kernel>) {
         "{error}"
     );
 }
+
+/// After an observation, the pod gives the name of its netdev to another netdev. The operation changes the netdev that
+/// had the name.
+pub fn an_observed_netdev_is_found_under_any_name(node: &Node<'_, impl Kernel>) {
+    let mac = node.host("nic0").mac;
+    for (nic, link) in [("nic0", "rdma0"), ("nic1", "other")] {
+        node.make(into_pod(nic, link));
+    }
+    let observed = node.observe();
+    for (from, to) in [("rdma0", "x"), ("other", "rdma0")] {
+        node.make(Op::link(POD, &name(from), LinkChange::Rename(name(to))));
+    }
+    let make = |op| {
+        node.kernel
+            .execute_as_observed(&op, Some(node.pod), &observed)
+    };
+    make(Op::link(POD, &name("rdma0"), LinkChange::Rename(name("y")))).expect("a new name");
+    make(to_host("rdma0", "nic0")).expect("a move");
+    assert_eq!(node.host("nic0").mac, mac);
+    // the observed netdev has left
+    make(remove_link(POD, "rdma0")).expect("no error");
+    assert_ne!(node.pod("rdma0").mac, mac);
+    let refused = make(to_host("rdma0", "nic9")).expect_err("no netdev");
+    assert!(
+        refused.to_string().contains("dev rdma0 netns 1 name nic9"),
+        "{refused}"
+    );
+}

@@ -183,6 +183,40 @@ impl FakeKernel {
         }
         state
     }
+
+    /// Executes `made`. Journal, script and errors show `op`, which names the netdev whose index `made` may have.
+    fn make(&self, op: &Op, made: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {
+        let mut guard = self.alive();
+        let state = &mut *guard;
+        state.journal.push(op.clone());
+        let step = Step {
+            number: state.journal.len(),
+            op,
+        };
+        let verdict = match &mut state.script {
+            Some(script) => script(&mut state.world, step),
+            None => Verdict::Proceed,
+        };
+        let pod = pod.map(|pod| pod.id);
+        let mut done = match verdict {
+            Verdict::Refuse(errno) => Err(errno.into()),
+            Verdict::DieBefore => Ok(()),
+            _ => state.world.execute(made, pod),
+        };
+        if let (Verdict::Deceive(errno), Ok(())) = (verdict, done) {
+            done = Err(errno.into());
+        }
+        if matches!(verdict, Verdict::DieBefore | Verdict::DieAfter) {
+            state.dead = true;
+            drop(guard);
+            die();
+        }
+        done.map_err(|Refusal { errno, message }| OpError {
+            op: Box::new(op.clone()),
+            source: io::Error::from_raw_os_error(errno as i32),
+            message: message.map(str::to_owned),
+        })
+    }
 }
 
 fn die() -> ! {
@@ -361,36 +395,16 @@ impl Kernel for FakeKernel {
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {
-        let mut guard = self.alive();
-        let state = &mut *guard;
-        state.journal.push(op.clone());
-        let step = Step {
-            number: state.journal.len(),
-            op,
-        };
-        let verdict = match &mut state.script {
-            Some(script) => script(&mut state.world, step),
-            None => Verdict::Proceed,
-        };
-        let pod = pod.map(|pod| pod.id);
-        let mut done = match verdict {
-            Verdict::Refuse(errno) => Err(errno.into()),
-            Verdict::DieBefore => Ok(()),
-            _ => state.world.execute(op, pod),
-        };
-        if let (Verdict::Deceive(errno), Ok(())) = (verdict, done) {
-            done = Err(errno.into());
-        }
-        if matches!(verdict, Verdict::DieBefore | Verdict::DieAfter) {
-            state.dead = true;
-            drop(guard);
-            die();
-        }
-        done.map_err(|Refusal { errno, message }| OpError {
-            op: Box::new(op.clone()),
-            source: io::Error::from_raw_os_error(errno as i32),
-            message: message.map(str::to_owned),
-        })
+        self.make(op, op, pod)
+    }
+
+    fn execute_as_observed(
+        &self,
+        op: &Op,
+        pod: Option<&FakePod>,
+        observed: &Observed,
+    ) -> Result<(), OpError> {
+        self.make(op, &op.by_index(observed), pod)
     }
 
     fn now(&self) -> Instant {

@@ -288,8 +288,14 @@ impl World {
         Some(hca.netns)
     }
 
+    /// Finds a netdev by its name, by an alternative name, or by an index in place of a name
+    /// ([`InterfaceName::of_index`]).
     pub(crate) fn position(&self, netns: NetnsId, name: &str) -> Result<usize, Refusal> {
-        let is_it = |link: &Link| &*link.name == name || link.alt_names.iter().any(|a| a == name);
+        let index: Option<u32> = name.strip_prefix(':').and_then(|it| it.parse().ok());
+        let is_it = |link: &Link| match index {
+            Some(index) => link.index == index,
+            None => link.has_name(name),
+        };
         self.netdevs
             .iter()
             .position(|netdev| netdev.netns == netns && is_it(&netdev.link))
@@ -302,7 +308,8 @@ impl World {
     }
 
     pub(crate) fn name_in_use(&self, netns: NetnsId, name: &str) -> bool {
-        self.position(netns, name).is_ok()
+        let mut own = self.netdevs.iter().filter(|netdev| netdev.netns == netns);
+        own.any(|netdev| netdev.link.has_name(name))
     }
 
     /// Returns the first free name of `<stem>0`, `<stem>1`… (`dev_alloc_name()`).

@@ -61,6 +61,11 @@ pub enum LinkChange {
 }
 
 impl LinkChange {
+    /// Returns true if the kernel finds the changed object by the netdev's name, in sysfs or below `/proc/sys`.
+    pub(super) fn needs_name(&self) -> bool {
+        matches!(self, Self::Sysctl { .. } | Self::IpoibMode(_))
+    }
+
     /// Returns the command for `link`. `ip` and `exec` are the first words of the command: `ip` for commands of `ip`,
     /// `exec` for other programs in the netdev's namespace.
     pub(super) fn command(&self, ip: &str, exec: &str, link: &InterfaceName) -> String {

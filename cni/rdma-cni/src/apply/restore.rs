@@ -398,7 +398,8 @@ fn make<K: Kernel>(
 ) -> Made {
     let mut made = Made::default();
     let together = plan::children_together(plans, observed);
-    let are_gone = remove_together(kernel, pod, &together);
+    let execute = |op: &Op| kernel.execute_as_observed(op, pod, observed);
+    let are_gone = remove_together(execute, &together);
     for (rail, plan) in plans.iter().enumerate() {
         for op in plan.iter().flatten() {
             if are_gone && plan::child_removed(op).is_some() {
@@ -412,7 +413,7 @@ fn make<K: Kernel>(
                     format!("the operation would also change other netdevs of the host: {op}"),
                     false,
                 )),
-                (false, _) => kernel.execute(op, pod).map_err(refusal_of),
+                (false, _) => execute(op).map_err(refusal_of),
             };
             let Err((why, is_passing)) = done else {
                 let unreported = Attribute::of(op).filter(|_| plan::is_unreported(op, observed));
@@ -458,10 +459,10 @@ fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpEr
 
 /// Removes the children of several rails by one deletion. Returns false if `ops` is empty, or if the kernel refuses an
 /// operation. Then each rail's own plan removes its child and reports errors.
-fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> bool {
+fn remove_together(execute: impl Fn(&Op) -> Result<(), OpError>, ops: &[Op]) -> bool {
     let made = ops.iter().try_for_each(|op| {
         log::debug!("{op}");
-        kernel.execute(op, pod)
+        execute(op)
     });
     if let Err(error) = &made {
         log::debug!("{error}; removing the children one by one");

@@ -3,7 +3,7 @@
 
 use crate::node::{Node, Pod, address, mac, name, route};
 use attachments::{Attribute, given_up};
-use fake_kernel::{Verdict, world::HOST};
+use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{Kernel, LinkChange, LinkFlag, LinkSetting, NetnsSide, Op, RdmaMode};
 
@@ -423,4 +423,44 @@ fn device_settings() {
         world.set_device_setting(HOST, name, (key, value)).unwrap();
     });
     assert_eq!(left(), "", "it is as it was");
+}
+
+/// Between observation and move, a process of the pod gives the rail's name to a netdev of its own. DEL moves the rail
+/// nevertheless, and no netdev of the pod comes to the host.
+#[test]
+fn a_name_that_the_pod_gives_to_another_netdev_during_del() {
+    let before = Node::new(RdmaMode::Exclusive).snapshot();
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let config = node.config(serde_json::json!({ "devices": [{ "netdev": "eth2" }] }));
+    node.add(&pod, &config).must_succeed();
+    node.kernel
+        .with(|world| world.plug(Nic::virtual_link("tun9", "tun")));
+    let into_pod = Op::MoveLink {
+        link: name("tun9"),
+        from: NetnsSide::Host,
+        to: NetnsSide::Pod,
+        name: name("tun9"),
+    };
+    node.change(Some(&pod), &into_pod);
+    let netns = node.netns(&pod);
+    let rename = |from: &str, to: &str| Op::link(AT, &name(from), LinkChange::Rename(name(to)));
+    let swap = [up(false), rename("rdma0", "x"), rename("tun9", "rdma0")];
+    let mut is_due = true;
+    node.kernel.begin();
+    node.kernel.intercept(move |world, step| {
+        if is_due && matches!(step.op, Op::MoveLink { .. }) {
+            is_due = false;
+            swap.iter()
+                .for_each(|op| world.execute(op, Some(netns)).unwrap());
+        }
+        Verdict::Proceed
+    });
+    node.del(&pod, &config).must_succeed();
+    node.kernel.with(|world| {
+        let stayed = world.link(netns, "rdma0").map(|it| it.kind.clone());
+        assert_eq!(stayed, Some(Some("tun".to_owned())));
+        world.unmount(&pod.netns);
+    });
+    node.must_be(&before, "the rail is home");
 }

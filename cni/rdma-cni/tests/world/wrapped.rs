@@ -169,4 +169,13 @@ impl Kernel for Wrapped<'_> {
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {
         self.kernel.execute(op, pod)
     }
+
+    fn execute_as_observed(
+        &self,
+        op: &Op,
+        pod: Option<&FakePod>,
+        observed: &Observed,
+    ) -> Result<(), OpError> {
+        self.kernel.execute_as_observed(op, pod, observed)
+    }
 }
