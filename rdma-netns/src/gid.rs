@@ -49,11 +49,16 @@ impl Gid {
 }
 
 impl GidTable {
-    /// Returns the GID of `ip` for packets of `kind`.
+    /// Returns the first GID of `ip` for packets of `kind`, of any netdev.
     pub fn find(&self, ip: IpAddr, kind: GidKind) -> Option<&Gid> {
-        self.gids
-            .iter()
-            .find(|gid| gid.kind == kind && gid.address() == ip)
+        self.all(ip, kind).next()
+    }
+
+    /// Returns the GIDs of `ip` for packets of `kind`. Each netdev with the address has its own GID
+    /// (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
+    pub fn all(&self, ip: IpAddr, kind: GidKind) -> impl Iterator<Item = &Gid> {
+        let gids = self.gids.iter();
+        gids.filter(move |gid| gid.kind == kind && gid.address() == ip)
     }
 
     /// Returns the number of used entries in the table.
@@ -81,6 +86,7 @@ mod tests {
                 gid(2, "::ffff:10.0.0.5", GidKind::InfinibandOrRoceV1),
                 gid(3, "::ffff:10.0.0.5", GidKind::RoceV2),
                 gid(7, "fd00::5", GidKind::RoceV2),
+                gid(9, "::ffff:10.0.0.5", GidKind::RoceV2),
             ],
         };
         let index = |ip: &str, kind| {
@@ -91,6 +97,8 @@ mod tests {
         assert_eq!(index("10.0.0.5", GidKind::InfinibandOrRoceV1), Some(2));
         assert_eq!(index("fd00::5", GidKind::RoceV2), Some(7));
         assert_eq!(index("10.0.0.6", GidKind::RoceV2), None);
-        assert_eq!(table.used(), 4);
+        let all = table.all("10.0.0.5".parse().expect("an address"), GidKind::RoceV2);
+        assert_eq!(all.map(|gid| gid.index).collect::<Vec<_>>(), [3, 9]);
+        assert_eq!(table.used(), 5);
     }
 }

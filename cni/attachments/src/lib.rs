@@ -13,6 +13,8 @@
 //! | `desired` | the addresses, routes and rules of a rail |
 //! | `other_interface` | the routes and rules of an interface that another plugin made |
 //! | [`store`] | the files and the locks around them |
+//! | `lock_file` | lock files that their last holder may remove |
+//! | `gid_locks` | the locks of addresses whose GIDs ADD awaits |
 //! | [`libraries`] | the environment variables by which libraries find a pod's rails |
 //! | `living` | the records of the node's pods, and the check whether the pods are alive |
 //! | [`given_up`] | attributes that could not be restored |
@@ -25,9 +27,11 @@ mod allocated;
 mod attribute;
 mod description;
 mod desired;
+mod gid_locks;
 pub mod given_up;
 pub mod libraries;
 mod living;
+mod lock_file;
 mod made_as;
 mod other_interface;
 pub mod pods;

@@ -5,19 +5,24 @@
 //! <stateDir>/lock                                             the node's lock
 //! <stateDir>/attachments/<network>/<container>@<ifname>.json  an attachment's record
 //! <stateDir>/attachments/<network>/<container>@<ifname>.lock  the attachment's lock
+//! <stateDir>/gids/<RDMA device's index>@<address>.lock        the lock of an address's GIDs (`GidLocks`)
 //! <stateDir>/rails/…                                          descriptions of rails, for programs in pods
 //! ```
 //! A CNI command takes the attachment's lock before the node's lock: [`Store::lock_node`] requires the
 //! [`AttachmentLock`]. While a command holds the node's lock, it may try the lock of another attachment, but must not
-//! wait for that lock.
+//! wait for that lock. ADD waits for [`GidLocks`] after it has released the node's lock.
 //!
 //! Container ids and network names cannot contain `@` or `/`, so no two attachments share a file. A lock belongs to an
 //! open file, so it ends with its process.
 
-use crate::record::{Attachment, FORMAT, Key};
+pub use crate::gid_locks::GidLocks;
+use crate::{
+    lock_file::LockFile,
+    record::{Attachment, FORMAT, Key},
+};
 pub use cni_protocol::state_file::FileError as StoreError;
 use cni_protocol::{
-    lock::{self, Held, Patience},
+    lock::{Held, Patience},
     room,
     state_file::{self, failed},
 };
@@ -26,7 +31,7 @@ use rdma_netns::InterfaceName;
 use serde::Deserialize;
 use std::{
     collections::BTreeSet,
-    fs::{self, File, TryLockError},
+    fs::{self, TryLockError},
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -41,10 +46,7 @@ pub struct Store {
 
 /// Lock of one attachment. Dropping it releases the lock.
 #[derive(Debug)]
-pub struct AttachmentLock {
-    _held: Held,
-    path: PathBuf,
-}
+pub struct AttachmentLock(LockFile);
 
 /// Lock of the node. Dropping it releases the lock.
 #[derive(Debug)]
@@ -113,36 +115,20 @@ impl Store {
     /// Waits for the node's lock. The caller must not wait for an attachment's lock while it holds the node's lock.
     pub fn lock_node_alone(&self) -> Result<NodeLock, StoreError> {
         let path = self.root.join("lock");
-        let file = open_first_lock(&path)?;
+        let file = LockFile::open_first(&path)?;
         let held = self.patience.wait(file).map_err(failed("lock", &path))?;
         Ok(NodeLock { _held: held })
     }
 
     /// Waits for the lock of one attachment.
     pub fn lock(&self, key: &Key) -> Result<AttachmentLock, StoreError> {
-        let path = self.path(key, "lock");
-        loop {
-            let file = open_first_lock(&path)?;
-            let held = self.patience.wait(file).map_err(failed("lock", &path))?;
-            if lock::is_still(&held, &path) {
-                return Ok(AttachmentLock { _held: held, path });
-            }
-        }
+        LockFile::wait(self.path(key, "lock"), self.patience).map(AttachmentLock)
     }
 
     /// Takes the lock of one attachment. Returns `None` if the lock is held.
     pub fn try_lock(&self, key: &Key) -> Result<Option<AttachmentLock>, StoreError> {
-        let path = self.path(key, "lock");
-        loop {
-            let file = open_lock(&path)?;
-            match lock::attempt(file).map_err(failed("lock", &path))? {
-                Some(held) if lock::is_still(&held, &path) => {
-                    return Ok(Some(AttachmentLock { _held: held, path }));
-                }
-                Some(_) => {}
-                None => return Ok(None),
-            }
-        }
+        let lock = LockFile::attempt(self.path(key, "lock"))?;
+        Ok(lock.map(AttachmentLock))
     }
 
     /// Returns true if a CNI command is running for the attachment. Makes no file. Takes a shared lock of the
@@ -225,11 +211,13 @@ impl Store {
     ///
     /// - unfinished records that no process is writing
     /// - lock files that no process holds, and that have no record
+    /// - [`GidLocks`] that no process holds
     ///
     /// If a file cannot be removed, the next CNI command tries again. Skips `own`, the caller's attachment: the caller
     /// holds its lock. Returns the attachments that have a record, like [`Store::keys`].
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {
         let Files { records, killed } = self.files(network)?;
+        self.sweep_gids();
         for key in killed {
             if Some(&key) != own && self.tidy(&key) {
                 log::info!("{key}: removed the files that a killed verb left");
@@ -321,8 +309,7 @@ impl AttachmentLock {
     /// Removes the lock file. The caller must check that no record needs the lock. Tries twice. If the file cannot be
     /// removed, the next [`Store::sweep`] tries again.
     pub fn discard(self) {
-        let remove = || fs::remove_file(&self.path);
-        let _ = remove().or_else(|_| remove());
+        self.0.discard();
     }
 }
 
@@ -360,29 +347,14 @@ pub fn decode(text: &[u8], key: &Key) -> Record {
     }
 }
 
-fn open_lock(path: &Path) -> Result<File, StoreError> {
-    lock::open(path).map_err(failed("open", path))
-}
-
-/// Opens a lock file. Creates the directory of the lock file if it is missing.
-fn open_first_lock(path: &Path) -> Result<File, StoreError> {
-    match (open_lock(path), path.parent()) {
-        (Err(error), Some(directory)) if is_absent(error.kind()) => {
-            fs::create_dir_all(directory).map_err(failed("create", directory))?;
-            open_lock(path)
-        }
-        (opened, _) => opened,
-    }
-}
-
 /// Extension of a record that is being written.
 const UNFINISHED: &str = "json.new";
 
-fn is_absent(kind: io::ErrorKind) -> bool {
+pub(crate) fn is_absent(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
+pub(crate) fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
     match state_file::names(directory) {
         Err(error) if is_absent(error.kind()) => Ok(BTreeSet::new()),
         names => names.map_err(failed("read", directory)),
@@ -439,8 +411,8 @@ mod tests {
             move || store.lock(&key).unwrap()
         });
         first.discard();
-        let second = waiting.join().unwrap();
-        assert!(second.path.exists());
+        let _second = waiting.join().unwrap();
+        assert!(store.path(&key, "lock").exists());
         assert!(store.try_lock(&key).unwrap().is_none());
     }
 

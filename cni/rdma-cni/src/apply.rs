@@ -85,9 +85,10 @@ pub enum ApplyError {
     TakenMeanwhile(Conflict),
     /// The RDMA device has no RoCE v2 GID for the address, so RDMA cannot use the address.
     #[error(
-        "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}",
+        "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}{}",
         waited.as_millis(),
-        if used >= size { "; the GID table is full: let fewer pods share this device" } else { "" }
+        if used >= size { "; the GID table is full: let fewer pods share this device" } else { "" },
+        other.map(|it| format!("; another netdev has GID index {it} of {address}")).unwrap_or_default()
     )]
     NoGid {
         /// The RDMA device.
@@ -100,6 +101,8 @@ pub enum ApplyError {
         used: u32,
         /// Size of the GID table in entries.
         size: u32,
+        /// Index of the address's GID that belongs to another netdev, if there is such a GID.
+        other: Option<u32>,
     },
     /// Duplicate address detection of the address did not finish.
     #[error(

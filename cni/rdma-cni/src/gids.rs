@@ -3,10 +3,14 @@
 //! GID. The kernel adds the GID shortly after it sets the address. If the table is full, the address has no GID, and
 //! the kernel reports this only in its log (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
 
-use crate::apply::ApplyError;
-use attachments::{Attachment, Rail, RailGid};
-use rdma_netns::{GidTable, Kernel, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind};
+use crate::{apply::ApplyError, error::Cause, node::Node};
+use attachments::{Attachment, Rail, RailGid, store::GidLocks};
+use rdma_netns::{
+    Gid, GidTable, Kernel, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind,
+};
 use std::{
+    collections::BTreeSet,
+    mem,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -20,6 +24,52 @@ const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
 
+/// The GIDs of the rails' addresses before ADD sets the addresses. They belong to other netdevs: the kernel has a GID
+/// for each netdev with an address, and the netdevs of all namespaces and VLANs share a port's table. A GID does not
+/// tell the namespace of its netdev.
+#[derive(Debug)]
+pub struct Before {
+    /// The tables of each rail's RDMA device. Empty if the rail does not need its GIDs.
+    tables: Vec<Vec<Table>>,
+    /// Keep ADDs of other pods from setting the same addresses meanwhile.
+    _locks: GidLocks,
+}
+
+/// Locks the addresses of the rails that share a netdev, and reads their present GIDs. The caller then sets the
+/// addresses, and calls [`wait`].
+pub fn before<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: &K::Pod,
+    attachment: &Attachment,
+) -> Result<Before, Cause> {
+    let mut addresses = BTreeSet::new();
+    for rail in &attachment.rails {
+        if let Some(rdma) = awaited(rail) {
+            let assigned = rail.assigned.addresses.iter();
+            addresses.extend(assigned.map(|address| (rdma.index, address.ip)));
+        }
+    }
+    let locks = node.store.lock_gids(&addresses)?;
+    let whose = Some(pod).filter(|_| attachment.moves_rdma());
+    let of_rail = |rail: &Rail| match awaited(rail) {
+        Some(rdma) => tables(node.kernel, whose, rdma),
+        None => Ok(vec![]),
+    };
+    let tables: Result<_, _> = attachment.rails.iter().map(of_rail).collect();
+    Ok(Before {
+        tables: tables.map_err(ApplyError::from)?,
+        _locks: locks,
+    })
+}
+
+/// Returns the RDMA device whose GIDs the rail needs. A moved netdev does not need them, and its RDMA device has only
+/// GIDs of the pod.
+fn awaited(rail: &Rail) -> Option<&RdmaDevice> {
+    let needs_it = rail.shared.is_some() && !rail.has_ipoib_child();
+    let has_addresses = !rail.assigned.addresses.is_empty();
+    rail.rdma.as_ref().filter(|_| needs_it && has_addresses)
+}
+
 /// Waits for the RoCE v2 GIDs of the rails' addresses. For a child of a shared netdev, a missing GID is an error,
 /// because RDMA needs the GID. For a moved netdev, a missing GID is only logged. An iWARP device needs no such GID.
 pub fn wait<K: Kernel>(
@@ -27,30 +77,39 @@ pub fn wait<K: Kernel>(
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
+    before: Before,
 ) -> Result<Vec<Vec<RailGid>>, ApplyError> {
     let started = kernel.now();
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
-    let of_rail = |rail: &Rail| -> Result<Vec<RailGid>, ApplyError> {
+    let of_rail = |(rail, before): (&Rail, &Vec<Table>)| -> Result<Vec<RailGid>, ApplyError> {
         let (Some(rdma), Some(link)) = (&rail.rdma, rail.in_pod(observed)) else {
             return Ok(vec![]);
         };
         if link.link_type == LinkType::Infiniband {
             return Ok(vec![]);
         }
+        let mut search = Search {
+            kernel,
+            whose,
+            rail,
+            rdma,
+            started,
+            tables: vec![],
+        };
         let addresses = link
             .addresses
             .iter()
             .filter(|it| !it.automatic && it.scope == 0);
         addresses
             .filter_map(|address| {
-                let needs_it = rail.shared.is_some();
-                let found = find(kernel, whose, rdma, address.ip, (started, needs_it));
+                let found = search.find(address.ip, places(before, address.ip));
                 let waited = kernel.now().duration_since(started);
                 settle(rail, rdma, address.ip, found, waited).transpose()
             })
             .collect()
     };
-    attachment.rails.iter().map(of_rail).collect()
+    let rails = attachment.rails.iter().zip(&before.tables);
+    rails.map(of_rail).collect()
 }
 
 /// Describes the recorded addresses in `left` whose present GIDs differ from the recorded GIDs.
@@ -83,8 +142,11 @@ pub fn drift<K: Kernel>(
                 port,
                 ..
             } = recorded;
+            // another netdev with this address has another GID, which may come first
+            if places(&tables, *address).contains(&(*port, *index)) {
+                continue;
+            }
             match locate(&tables, *address) {
-                Some(found) if found == *recorded => {}
                 Some(found) => drift.push(format!(
                     "the GID of {address} has index {} on {name} port {}, not {index} on port {port}",
                     found.index, found.port
@@ -143,45 +205,111 @@ fn is_without_addresses(tables: &[Table]) -> bool {
     !tables.is_empty() && tables.iter().all(|(_, table)| table.size == 1)
 }
 
+/// Port and index of a GID.
+type Place = (u32, u32);
+
+/// Returns the places of the RoCE v2 GIDs of `ip`, of all netdevs.
+fn places(tables: &[Table], ip: IpAddr) -> Vec<Place> {
+    let of_port = |(port, table): &Table| {
+        let gids = table.all(ip, GidKind::RoceV2);
+        gids.map(|gid| (*port, gid.index)).collect::<Vec<_>>()
+    };
+    tables.iter().flat_map(of_port).collect()
+}
+
+/// Returns the first RoCE v2 GID of `ip`, of any netdev.
 fn locate(tables: &[Table], ip: IpAddr) -> Option<RailGid> {
     tables.iter().find_map(|(port, table)| {
         let gid = table.find(ip, GidKind::RoceV2)?;
-        Some(RailGid {
-            address: ip,
-            gid: gid.ip,
-            port: *port,
-            index: gid.index,
-        })
+        Some(rail_gid(ip, *port, gid))
     })
 }
 
-/// Searches the GID tables for `ip` until a table has the GID. Returns the tables without the GID at the time limit, or
-/// if the GIDs do not derive from IP addresses.
-fn find<K: Kernel>(
-    kernel: &K,
-    whose: Option<&K::Pod>,
-    rdma: &RdmaDevice,
-    ip: IpAddr,
-    (started, needs_it): (Instant, bool),
-) -> Result<Result<RailGid, Vec<Table>>, ObserveError> {
-    loop {
-        let tables = tables(kernel, whose, rdma)?;
-        if let Some(gid) = locate(&tables, ip) {
-            return Ok(Ok(gid));
+fn rail_gid(address: IpAddr, port: u32, gid: &Gid) -> RailGid {
+    RailGid {
+        address,
+        gid: gid.ip,
+        port,
+        index: gid.index,
+    }
+}
+
+/// The search for the GIDs of a rail's addresses.
+struct Search<'a, K: Kernel> {
+    kernel: &'a K,
+    whose: Option<&'a K::Pod>,
+    rail: &'a Rail,
+    rdma: &'a RdmaDevice,
+    /// Time at which [`wait`] began.
+    started: Instant,
+    /// The tables at the last read.
+    tables: Vec<Table>,
+}
+
+/// A search that ended without a GID.
+struct Missing {
+    tables: Vec<Table>,
+    /// Places of GIDs of the address that belong to other netdevs.
+    others: Vec<Place>,
+}
+
+impl<K: Kernel> Search<'_, K> {
+    /// Searches the GID tables for `ip` until a table has the rail's own GID. `others` are the places of other netdevs'
+    /// GIDs of `ip`. Returns an error at the time limit, or if the GIDs do not derive from IP addresses.
+    fn find(
+        &mut self,
+        ip: IpAddr,
+        mut others: Vec<Place>,
+    ) -> Result<Result<RailGid, Missing>, ObserveError> {
+        loop {
+            // the last read for another address usually has this address too
+            if let Some(gid) = self.own(ip, &others) {
+                return Ok(Ok(gid));
+            }
+            self.tables = tables(self.kernel, self.whose, self.rdma)?;
+            // the rail's GID may get the place of another netdev's former GID
+            let present = places(&self.tables, ip);
+            others.retain(|place| present.contains(place));
+            if let Some(gid) = self.own(ip, &others) {
+                return Ok(Ok(gid));
+            }
+            if is_without_addresses(&self.tables) || self.is_over() {
+                let tables = mem::take(&mut self.tables);
+                return Ok(Err(Missing { tables, others }));
+            }
+            self.kernel.pause(POLL);
         }
-        if is_without_addresses(&tables) {
-            return Ok(Err(tables));
+    }
+
+    /// Returns the rail's GID of `ip`: the first GID of a moved netdev, and a child's only GID that is not at the place
+    /// of another netdev's GID. Several such GIDs mean that a program outside this project sets the address at this
+    /// moment.
+    fn own(&self, ip: IpAddr, others: &[Place]) -> Option<RailGid> {
+        if self.rail.shared.is_none() {
+            return locate(&self.tables, ip);
         }
-        let is_full = tables.iter().all(|(_, table)| table.used() >= table.size);
-        let patience = if needs_it && !is_full {
+        self.tables.iter().find_map(|(port, table)| {
+            let is_own = |gid: &&Gid| {
+                let has_name = |name: &String| *name == *self.rail.pod_name;
+                !others.contains(&(*port, gid.index)) && gid.netdev.as_ref().is_none_or(has_name)
+            };
+            let mut own = table.all(ip, GidKind::RoceV2).filter(is_own);
+            let gid = own.next()?;
+            own.next().is_none().then(|| rail_gid(ip, *port, gid))
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        let is_full = self
+            .tables
+            .iter()
+            .all(|(_, table)| table.used() >= table.size);
+        let patience = if self.rail.shared.is_some() && !is_full {
             PATIENCE
         } else {
             SHORT_PATIENCE
         };
-        if kernel.now().duration_since(started) >= patience {
-            return Ok(Err(tables));
-        }
-        kernel.pause(POLL);
+        self.kernel.now().duration_since(self.started) >= patience
     }
 }
 
@@ -190,7 +318,7 @@ fn settle(
     rail: &Rail,
     rdma: &RdmaDevice,
     ip: IpAddr,
-    found: Result<Result<RailGid, Vec<Table>>, ObserveError>,
+    found: Result<Result<RailGid, Missing>, ObserveError>,
     waited: Duration,
 ) -> Result<Option<RailGid>, ApplyError> {
     let name = &rdma.name;
@@ -201,16 +329,17 @@ fn settle(
             log::info!("{ip} is GID {index} of {name} port {port}, after {waited} ms");
             return Ok(Some(gid));
         }
-        Ok(Err(tables)) if is_without_addresses(&tables) => {
+        Ok(Err(missing)) if is_without_addresses(&missing.tables) => {
             log::debug!("the GIDs of {name} do not derive from IP addresses");
             return Ok(None);
         }
-        Ok(Err(tables)) => ApplyError::NoGid {
+        Ok(Err(Missing { tables, others })) => ApplyError::NoGid {
             rdma: name.clone(),
             address: ip,
             waited,
             used: tables.iter().map(|(_, table)| table.used()).sum(),
             size: tables.iter().map(|(_, table)| table.size).sum(),
+            other: others.first().map(|(_, index)| *index),
         },
         Err(error) => ApplyError::Observe(error),
     };

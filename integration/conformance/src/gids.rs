@@ -78,6 +78,50 @@ pub fn those_of_a_vlans_child_are_in_the_table_of_its_lower(node: &Node<'_, impl
     wait(node, false, 0);
 }
 
+/// Each netdev with an address has its own GID (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`). An entry
+/// keeps its place when the entry of another netdev ends.
+pub fn two_netdevs_with_one_address_have_a_gid_each(node: &Node<'_, impl Kernel>) {
+    let table = || node.kernel.gids(None, "rxe0", 1).expect("a table");
+    let of = |link: &str| {
+        let ip = address(ADDRESSES[0]).ip;
+        let gids = table()
+            .all(ip, GidKind::RoceV2)
+            .cloned()
+            .collect::<Vec<_>>();
+        let mut gids = gids.into_iter();
+        gids.find(|gid| gid.netdev.as_deref() == Some(link))
+            .map(|gid| gid.index)
+    };
+    let wait_for = |link: &str, present: bool| {
+        for _ in 0..500 {
+            let found = of(link);
+            if found.is_some() == present {
+                return found;
+            }
+            node.kernel.pause(Duration::from_millis(20));
+        }
+        panic!("the table does not change for {link}: {:?}", table());
+    };
+    let mut places = vec![];
+    for link in ["rdma0", "rdma1"] {
+        node.make(add_child("nic0", BRIDGE, link));
+        node.make(up_at(POD, link, true));
+        node.make(Op::Link {
+            at: POD,
+            link: name(link),
+            change: LinkChange::AddAddress(address(ADDRESSES[0])),
+        });
+        places.push(wait_for(link, true));
+    }
+    assert_ne!(places[0], places[1]);
+    assert_eq!(of("rdma0"), places[0]);
+    node.make(remove_link(POD, "rdma0"));
+    wait_for("rdma0", false);
+    assert_eq!(of("rdma1"), places[1]);
+    node.make(remove_link(POD, "rdma1"));
+    wait_for("rdma1", false);
+}
+
 /// A moved RDMA device has the GIDs of its netdev in the pod, and the host no longer sees its table.
 pub fn a_moved_device_has_those_of_its_netdev_there(node: &Node<'_, impl Kernel>) {
     node.make(move_rdma("rxe0", HOST, POD));

@@ -45,6 +45,7 @@ macro_rules! suite {
             }
             gids {
                 a_childs_gids_are_in_its_parents_table
+                two_netdevs_with_one_address_have_a_gid_each
                 those_of_a_vlans_child_are_in_the_table_of_its_lower
                 a_moved_device_has_those_of_its_netdev_there
             }

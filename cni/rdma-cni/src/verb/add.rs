@@ -297,6 +297,7 @@ fn finish<K: Kernel>(
     (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
     lock: &AttachmentLock,
 ) -> Result<Value, Cause> {
+    let before = gids::before(node, pod, attachment)?;
     if answers.is_some() {
         observed = apply::attach(
             node.kernel,
@@ -309,7 +310,7 @@ fn finish<K: Kernel>(
     if attachment.dad == Dad::Wait {
         observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
     }
-    let gids = gids::wait(node.kernel, pod, attachment, &observed)?;
+    let gids = gids::wait(node.kernel, pod, attachment, &observed, before)?;
     for (rail, gids) in attachment.rails.iter_mut().zip(gids) {
         rail.gids = gids;
         let has_no_device =
