@@ -64,8 +64,8 @@ pub trait Kernel {
 
     /// Limits later observations to the hardware of `scope`, the hardware of the netdevs in both namespaces, and the
     /// hardware of all RDMA devices ([`Observed::devices`]). With `None`, observations read all hardware, as they do
-    /// before the first call.
-    fn limit_observation(&self, scope: Option<ObservationScope>);
+    /// before the first call. Returns the previous limit.
+    fn limit_observation(&self, scope: Option<ObservationScope>) -> Option<ObservationScope>;
 
     /// Returns true if the PCI function at `address` manages NVLink's switches, and so is no network device. Reads the
     /// function's vital product data, which takes some milliseconds.

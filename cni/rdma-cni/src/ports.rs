@@ -5,7 +5,7 @@
 use crate::{node::Node, verb::teardown};
 use attachments::{Attachment, Rail};
 use plan::drift;
-use rdma_netns::{Child, Kernel};
+use rdma_netns::{Child, Kernel, ObservationScope};
 
 /// Logs a warning for each ipvlan port of `attachment` whose mode differs from the mode in the records of its children:
 /// another program has changed the mode. The new child changes it back for all children.
@@ -19,6 +19,15 @@ pub(crate) fn report<K: Kernel>(
         matches!(shared.child, Child::Ipvlan { .. }).then_some(shared.parent_index)
     };
     let mut unchecked: Vec<u32> = attachment.rails.iter().filter_map(port).collect();
+    if unchecked.is_empty() {
+        return;
+    }
+    // another pod's routes may need more memory than this process may have
+    let without_routes = ObservationScope {
+        no_pod_routes: true,
+        ..ObservationScope::default()
+    };
+    let scope = node.kernel.limit_observation(Some(without_routes));
     for other in others {
         let is_unchecked = |rail: &&Rail| port(rail).is_some_and(|it| unchecked.contains(&it));
         let rails: Vec<&Rail> = other.rails.iter().filter(is_unchecked).collect();
@@ -42,4 +51,5 @@ pub(crate) fn report<K: Kernel>(
             unchecked.retain(|it| port(rail) != Some(*it));
         }
     }
+    node.kernel.limit_observation(scope);
 }

@@ -13,7 +13,7 @@ use rdma_netns::{
 };
 use std::{
     collections::BTreeSet,
-    fmt, io,
+    fmt, io, mem,
     panic::resume_unwind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -65,6 +65,7 @@ struct State {
     observations: usize,
     scope: Option<ObservationScope>,
     answered: BTreeSet<String>,
+    routes_read: BTreeSet<PathBuf>,
     paused: Duration,
     dead: bool,
 }
@@ -98,6 +99,7 @@ impl FakeKernel {
             observations: 0,
             scope: None,
             answered: BTreeSet::new(),
+            routes_read: BTreeSet::new(),
             paused: Duration::ZERO,
             dead: false,
         };
@@ -125,6 +127,7 @@ impl FakeKernel {
         state.observations = 0;
         state.scope = None;
         state.answered.clear();
+        state.routes_read.clear();
         state.dead = false;
     }
 
@@ -168,6 +171,11 @@ impl FakeKernel {
     /// Returns the RDMA devices whose ports were queried since the process began.
     pub fn answered(&self) -> Vec<String> {
         self.lock().answered.iter().cloned().collect()
+    }
+
+    /// Returns the paths of the pods' namespaces whose routes the process has read since it began.
+    pub fn routes_read(&self) -> Vec<PathBuf> {
+        self.lock().routes_read.iter().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -294,13 +302,14 @@ impl Kernel for FakeKernel {
                 }
             }
         }
+        let no_routes = state.scope.as_ref().is_some_and(|it| it.no_pod_routes);
+        if no_routes && let Some(pod) = &mut observed.pod {
+            pod.links.iter_mut().for_each(|link| link.routes.clear());
+            pod.unkept_routes.clear();
+        }
+        let read = pod.filter(|_| !no_routes);
+        state.routes_read.extend(read.map(|pod| pod.path.clone()));
         if let Some(scope) = &state.scope {
-            if scope.no_pod_routes
-                && let Some(pod) = &mut observed.pod
-            {
-                pod.links.iter_mut().for_each(|link| link.routes.clear());
-                pod.unkept_routes.clear();
-            }
             let namespaces = observed.pod.iter().chain([&observed.host]);
             let parents =
                 namespaces.flat_map(|it| it.links.iter().filter_map(|link| link.parent.clone()));
@@ -318,8 +327,8 @@ impl Kernel for FakeKernel {
         Ok(observed)
     }
 
-    fn limit_observation(&self, scope: Option<ObservationScope>) {
-        self.alive().scope = scope;
+    fn limit_observation(&self, scope: Option<ObservationScope>) -> Option<ObservationScope> {
+        mem::replace(&mut self.alive().scope, scope)
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

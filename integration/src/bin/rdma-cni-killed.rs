@@ -62,8 +62,8 @@ impl Kernel for Killed {
         self.linux.observe(pod)
     }
 
-    fn limit_observation(&self, scope: Option<ObservationScope>) {
-        self.linux.limit_observation(scope);
+    fn limit_observation(&self, scope: Option<ObservationScope>) -> Option<ObservationScope> {
+        self.linux.limit_observation(scope)
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

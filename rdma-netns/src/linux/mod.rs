@@ -114,7 +114,7 @@ use nldev::{DeviceInfo, Nldev};
 use rdma::DeviceContext;
 use std::{
     collections::BTreeMap,
-    fmt, fs, io,
+    fmt, fs, io, mem,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
@@ -314,8 +314,9 @@ impl Kernel for Linux {
         Ok(observed)
     }
 
-    fn limit_observation(&self, scope: Option<ObservationScope>) {
-        *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = scope;
+    fn limit_observation(&self, scope: Option<ObservationScope>) -> Option<ObservationScope> {
+        let mut present = self.scope.lock().unwrap_or_else(PoisonError::into_inner);
+        mem::replace(&mut *present, scope)
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

@@ -8,7 +8,7 @@ use crate::{
 use fake_kernel::world::HOST;
 use rdma_netns::{Child, Link, LinkChange, MacvlanMode, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
-use std::fs;
+use std::{fs, slice};
 
 const BRIDGE: Child = Child::Macvlan {
     mode: MacvlanMode::Bridge,
@@ -260,6 +260,24 @@ fn an_ipvlan_child_has_its_parents_address() {
     assert_eq!(leases.held(), ["a@rdma0"]);
     node.del(&pod, &config).must_succeed();
     leases.must_be(&before, "after DEL");
+}
+
+/// A pod with `NET_ADMIN` can have as many routes as its memory permits. ADD of another pod compares only the netdevs of
+/// the ipvlan port, and must not need this memory.
+#[test]
+fn add_reads_no_routes_of_other_pods_on_an_ipvlan_port() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let config = leases.config(json!({ "child": { "type": "ipvlan" } }));
+    let [first, second] = ["a", "b"].map(|it| node.pod(it));
+    node.add(&first, &config).must_succeed();
+    leases.gives("rdma0", &crate::leases::answer(0, 8));
+    node.kernel.begin();
+    node.add(&second, &config).must_succeed();
+    assert_eq!(node.kernel.routes_read(), slice::from_ref(&second.netns));
+    // ADD needs the routes of its own pod
+    let result = link_of(node, &second, "rdma0");
+    assert!(!result.routes.is_empty());
 }
 
 /// A pod renames its netdev. CHECK and DEL find it under the new name.

@@ -78,9 +78,9 @@ impl Kernel for Wrapped<'_> {
         self.kernel.open_pod(path)
     }
 
-    fn limit_observation(&self, scope: Option<ObservationScope>) {
+    fn limit_observation(&self, scope: Option<ObservationScope>) -> Option<ObservationScope> {
         self.asks_all.store(scope.is_none(), Ordering::Relaxed);
-        self.kernel.limit_observation(scope);
+        self.kernel.limit_observation(scope)
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
