@@ -24,7 +24,7 @@ pub use cni_protocol::state_file::FileError as StoreError;
 use cni_protocol::{
     lock::{Held, Patience},
     room,
-    state_file::{self, failed},
+    state_file::{self, LARGEST, failed},
 };
 use conf_reader::one_line;
 use rdma_netns::InterfaceName;
@@ -139,7 +139,8 @@ impl Store {
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// Writes a record. The record is complete and on disk when this function returns.
+    /// Writes a record. The record is complete and on disk when this function returns. Returns an error, and keeps the
+    /// file, if no verb could read the new record because of its size.
     pub fn save(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, true)
     }
@@ -168,6 +169,14 @@ impl Store {
         let path = self.path(&attachment.key, "json");
         let text = serde_json::to_vec_pretty(attachment)
             .map_err(|error| failed("write", &path)(error.into()))?;
+        let size = text.len() as u64;
+        if size > LARGEST {
+            let words = format!(
+                "the record would have {size} bytes, and a state file has at most {LARGEST}: remove routes from the \
+                 attachment's netdevs, because the record has all their routes, or attach fewer netdevs to a pod"
+            );
+            return Err(failed("write", &path)(io::Error::other(words)));
+        }
         state_file::replace(&path, &text, at_once).map_err(failed("write", &path))
     }
 

@@ -64,6 +64,26 @@ fn gc_goes_on_after_a_corrupt_record() {
     assert_eq!(fs::read_to_string(node.record_of(&first)).unwrap(), "{");
 }
 
+/// No verb reads a record above the size limit, so the host state in the record would be lost.
+#[test]
+fn a_record_above_the_size_limit_is_refused_before_any_change() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let mut config = node.one_rail();
+    config["description"] = "x".repeat(16 << 20).into();
+    let message = node.add(&pod, &config).must_fail(105);
+    for words in ["at most 16777216", "a@eth0.json", "routes"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(node.kernel.journal(), [] as [Op; 0]);
+    node.must_be(&before, "refused");
+    config["description"] = "x".repeat(15 << 20).into();
+    node.add(&pod, &config).must_succeed();
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after DEL");
+}
+
 #[test]
 fn a_record_of_a_later_version_is_left_alone() {
     let (node, pod, text) = attached(of_version_99);
