@@ -139,7 +139,7 @@ impl<K: Kernel> Allocation<'_, K> {
             let Some(port) = port(rail) else {
                 continue;
             };
-            let own = rail.gids.iter().map(|it| it.gid);
+            let own = rail.gids.iter().map(|it| (it.index, it.gid));
             // two rails can have the same port, for example as VLANs of one NIC
             if let Some((_, known)) = ports.iter_mut().find(|(other, _)| *other == port) {
                 known.own.extend(own);

@@ -46,9 +46,9 @@ pub struct Port {
     /// Index of the GID with which the port sends: the GID of the first address, or the InfiniBand port's own GID.
     /// `None`: the GID does not exist.
     pub index: Option<u32>,
-    /// RoCE v2 GIDs of the pod's addresses, in the order of the addresses. Empty for an InfiniBand port, which NCCL
-    /// recognizes by its link layer.
-    pub own: Vec<Ipv6Addr>,
+    /// RoCE v2 GIDs of the pod's addresses with their indexes, in the order of the addresses. Empty for an InfiniBand
+    /// port, which NCCL recognizes by its link layer.
+    pub own: Vec<(u32, Ipv6Addr)>,
     /// All GIDs of a port that the pod shares with the node and other pods, or the reason why they are unknown. `None`:
     /// ADD moved the RDMA device, so all its GIDs belong to the pod.
     pub shared: Option<Result<GidTable, String>>,
@@ -205,13 +205,14 @@ fn choice(ports: &[Port]) -> Result<Choice, String> {
     let is_ethernet = |port: &&Port| !port.own.is_empty() || port.index.is_none();
     let ports: Vec<&Port> = ports.iter().filter(is_ethernet).collect();
     let first = ports.iter().find_map(|port| port.own.first());
-    let first = first.map_or(Family::Ipv4, |gid| Family::of(*gid));
+    let first = first.map_or(Family::Ipv4, |(_, gid)| Family::of(*gid));
     let other = Family::ALL.into_iter().find(|it| *it != first);
     let by = |family: Family| -> Result<Choice, String> {
         let mut own = vec![];
         for port in &ports {
-            let gid = port.own.iter().find(|gid| Family::of(**gid) == family);
-            own.push(*gid.ok_or_else(|| format!("{} has no GID of {family}", port.device))?);
+            let mut gids = port.own.iter().map(|(_, gid)| *gid);
+            let gid = gids.find(|gid| Family::of(*gid) == family);
+            own.push(gid.ok_or_else(|| format!("{} has no GID of {family}", port.device))?);
         }
         let range = Range::around(&own);
         let choice = Choice { family, range };
@@ -237,7 +238,9 @@ fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let (device, table) = (&port.device, table.as_ref().map_err(Clone::clone)?);
     let index = choice.of(table);
     let taken = table.gids.iter().find(|gid| gid.index == index);
-    let is_own = |gid: &&Gid| gid.kind == GidKind::RoceV2 && port.own.contains(&gid.ip);
+    // another netdev's GID of the same address has another index
+    let is_own =
+        |gid: &&Gid| gid.kind == GidKind::RoceV2 && port.own.contains(&(gid.index, gid.ip));
     if taken.filter(is_own).is_none() {
         let taken = taken.map_or("no GID".to_owned(), |gid| gid.address().to_string());
         return Err(format!(

@@ -18,12 +18,15 @@ fn table(addresses: &[&str]) -> GidTable {
 
 /// Returns a port with `addresses` in its GID table. `own` are the positions in `addresses` of the pod's addresses.
 fn port(device: &str, addresses: &[&str], own: &[usize]) -> Port {
-    let first = own.first().map(|place| 2 * *place as u32 + 1);
-    let own = own.iter().map(|place| addresses[*place].parse());
+    let own = own.iter().map(|place| {
+        let gid = addresses[*place].parse().expect("an address");
+        (2 * *place as u32 + 1, gid)
+    });
+    let own: Vec<_> = own.collect();
     Port {
         device: device.to_owned(),
-        index: first,
-        own: own.collect::<Result<_, _>>().expect("addresses"),
+        index: own.first().map(|(index, _)| *index),
+        own,
         shared: Some(Ok(table(addresses))),
     }
 }
@@ -194,6 +197,16 @@ fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
     // a moved device has no GIDs of other pods in its table
     ports[0].shared = None;
     assert!(lines(&ports).is_ok());
+}
+
+/// Pods on two VLANs of one NIC can have one address, and share the NIC's GID table.
+#[test]
+fn another_pods_gid_with_the_pods_address_is_not_the_pods() {
+    let one = port("mlx5_0", &["fe80::1", "fd00::5", "fd00::5"], &[2]);
+    let other = port("mlx5_1", &["fe80::1", "fd00::6"], &[1]);
+    let why = lines(&[one, other]).expect_err("no variables");
+    let words = "NCCL would take fd00::5 at index 3 of mlx5_0, which is not the pod's";
+    assert!(why.contains(words), "{why}");
 }
 
 #[test]
