@@ -5,16 +5,16 @@ use std::{io, os::fd::AsRawFd};
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// Waits until the source is readable. Waits forever if `source` is `None`.
-pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
+///
+/// # Errors
+/// The runtime cannot wait for the source. The caller must drop the source, because each later call fails too.
+pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) -> io::Result<()> {
     match source {
-        Some(source) => match source.readable_mut().await {
+        Some(source) => {
             // mark as not readable: the caller reads all data now, or reads the rest at the next event
-            Ok(mut guard) => guard.clear_ready(),
-            Err(error) => {
-                log::error!("cannot wait for events of the kernel: {error}");
-                std::future::pending().await
-            }
-        },
+            source.readable_mut().await?.clear_ready();
+            Ok(())
+        }
         None => std::future::pending().await,
     }
 }

@@ -8,14 +8,14 @@ use super::{
     node::Health,
     observe::Pods,
     ports,
-    records::{listen, listen_to_networks},
+    records::{self, listen, listen_to_networks},
     sources::{readable, register},
     unreachable::Unreachable,
 };
 use crate::watch::until;
 use attachments::{Store, pods};
 use daemon_conf::ErrorThreshold;
-use inotify::{EventMask, Inotify};
+use inotify::Inotify;
 use offer::Unhealthy;
 use rdma_netns::{
     Device, Hca, Inventory, Kernel, Link, Linux,
@@ -23,7 +23,6 @@ use rdma_netns::{
 };
 use std::{
     collections::HashMap,
-    ffi::OsStr,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -44,7 +43,8 @@ const BEAT: Duration = Duration::from_secs(1);
 /// reports a device as down only after [`DOWN_AFTER`](super::damper::DOWN_AFTER).
 const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
 const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::damper::DOWN_AFTER.as_millis() < 1000);
-/// Interval of observations while the daemon gets no events from the kernel, or no events of pods' netdevs.
+/// Interval of observations while the daemon gets no events from the kernel, no events of pods' netdevs, or no events of
+/// records.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 
 /// Health of the devices, and the sources of its changes.
@@ -181,8 +181,8 @@ impl Watch {
                         return;
                     }
                 }
-                () = readable(self.monitor.as_mut()) => self.hear(),
-                () = readable(self.inotify.as_mut()) => self.hear_of_records(),
+                readable = readable(self.monitor.as_mut()) => self.hear(readable),
+                readable = readable(self.inotify.as_mut()) => self.hear_of_records(readable),
                 () = self.errors.changed() => self.due = Some(Instant::now()),
                 () = self.reports.changed() => self.due = Some(Instant::now()),
                 () = self.unreachable.changed() => self.due = Some(Instant::now()),
@@ -286,10 +286,11 @@ impl Watch {
         }
     }
 
-    /// Returns true if the daemon gets events for all devices.
+    /// Returns true if the daemon gets events for all devices, and for the records of pods' devices.
     fn hears_all(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
-        monitor.is_some() && (covers_pods(monitor) || self.pods.are_none())
+        let hears_devices = monitor.is_some() && (covers_pods(monitor) || self.pods.are_none());
+        hears_devices && self.inotify.is_some()
     }
 
     /// Returns true if an unhealthy device can recover without an event, and the daemon does not poll its port, because
@@ -342,7 +343,7 @@ impl Watch {
     fn is_time(&mut self, now: Instant, states: Option<ports::States>) -> bool {
         if self.beats() && self.beat <= now {
             self.beat = now + self.pause();
-            self.hear(); // read events beyond one buffer
+            self.hear(Ok(())); // read events beyond one buffer
             let since = |pause| self.observed_at.is_none_or(|at| at + pause <= now);
             let (pause, pause_is_over) = (since(WITHOUT_EVENTS), since(BEAT));
             let unheard = pause && !self.hears_all();
@@ -367,11 +368,12 @@ impl Watch {
         self.due.get_or_insert(Instant::now() + TOGETHER);
     }
 
-    fn hear(&mut self) {
+    /// Reads the kernel's events, unless waiting for them failed. Polling replaces a failed source.
+    fn hear(&mut self, readable: io::Result<()>) {
         let Some(monitor) = &mut self.monitor else {
             return;
         };
-        let events = match monitor.get_mut().events() {
+        let events = match readable.and_then(|()| monitor.get_mut().events()) {
             Ok(events) => events,
             Err(error) => {
                 log::error!(
@@ -447,38 +449,28 @@ impl Watch {
         }
     }
 
-    fn hear_of_records(&mut self) {
+    /// Reads the events of records, unless waiting for them failed. Polling replaces a failed source.
+    fn hear_of_records(&mut self, readable: io::Result<()>) {
         let Some(inotify) = &mut self.inotify else {
             return;
         };
-        let mut buffer = [0; 4096];
-        let mut networks = false;
-        loop {
-            match inotify.get_mut().read_events(&mut buffer) {
-                Ok(events) => {
-                    for event in events {
-                        let is_record =
-                            |name: &OsStr| Path::new(name).extension() == Some(OsStr::new("json"));
-                        networks |= event
-                            .mask
-                            .intersects(EventMask::ISDIR | EventMask::Q_OVERFLOW);
-                        self.records_changed |= networks || event.name.is_some_and(is_record);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => {
-                    log::error!(
-                        "{:?}: cannot read events of records: {error}; the daemon polls the records",
-                        self.attachments
-                    );
-                    self.inotify = None;
-                    return;
-                }
+        let changes = match readable.and_then(|()| records::read(inotify.get_mut())) {
+            Ok(changes) => changes,
+            Err(error) => {
+                log::error!(
+                    "{:?}: cannot read events of records: {error}; the daemon polls the records",
+                    self.attachments
+                );
+                self.inotify = None;
+                return;
             }
-        }
-        if networks && let Err(error) = listen_to_networks(inotify.get_mut(), &self.attachments) {
+        };
+        if changes.networks
+            && let Err(error) = listen_to_networks(inotify.get_mut(), &self.attachments)
+        {
             log::warn!("cannot watch records of new networks: {error}");
         }
+        self.records_changed |= changes.records;
         if self.records_changed {
             self.observe_soon();
         }

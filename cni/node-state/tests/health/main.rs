@@ -257,3 +257,35 @@ fn without_events_pods_are_observed() {
         becomes(node, &mut watch, Some("nic0 has no carrier"), 4 * SOON);
     });
 }
+
+/// Changes of `/dev` and of most files of sysfs cause no event of netlink.
+#[test]
+fn without_events_of_records_the_node_is_observed() {
+    with_node(|node| {
+        let mut watch = node.watch_without_records();
+        becomes(node, &mut watch, None, SOON);
+        for _ in 0..3 {
+            assert!(node.wait(4 * SOON, watch.next()), "no observation is due");
+            assert!(watch.unhealthy(&node.inventory).is_empty());
+        }
+        node.attach("nic0", "attached");
+        node.pod("link set nic0 up");
+        becomes(node, &mut watch, Some("nic0 has no carrier"), 4 * SOON);
+    });
+}
+
+#[test]
+fn sources_that_fail_are_replaced_by_polling() {
+    with_node(|node| {
+        let mut watch = node.watch_of_ended_runtime();
+        becomes(node, &mut watch, None, SOON);
+        for _ in 0..3 {
+            assert!(node.wait(4 * SOON, watch.next()), "no observation is due");
+            assert!(watch.unhealthy(&node.inventory).is_empty());
+        }
+        // without the kernel's events, the daemon does not see the pod's netdevs, but it reads the records
+        node.attach("nic0", "attached");
+        node.wait(4 * SOON, watch.next());
+        watch.unhealthy(&node.inventory);
+    });
+}

@@ -42,12 +42,9 @@ pub(crate) fn with_node(test: impl FnOnce(&Node) + Send) {
         "hcas": [{"name": "mlx5_2"}],
     }]});
     let inside = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
         test(&Node {
             inventory: serde_json::from_value(inventory).expect("an inventory"),
-            runtime: runtime.expect("a runtime"),
+            runtime: runtime(),
             directory: tempfile::tempdir().expect("a directory"),
             name: name.clone(),
         });
@@ -56,11 +53,42 @@ pub(crate) fn with_node(test: impl FnOnce(&Node) + Send) {
     netns.run(inside).expect("to enter the node");
 }
 
+fn runtime() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime")
+}
+
 impl Node {
     /// Returns a watch of this node. The node's sysfs has only the port of [`port`](Self::port).
     pub(crate) fn watch(&self) -> (Watch, Vec<String>) {
         let _inside = self.runtime.enter();
         Watch::open(&self.directory.path().join("sys"), self.directory.path())
+    }
+
+    /// Returns a watch of this node whose sources cannot be waited for, because their tokio runtime has ended.
+    pub(crate) fn watch_of_ended_runtime(&self) -> Watch {
+        let ended = runtime();
+        let inside = ended.enter();
+        let (watch, losses) =
+            Watch::open(&self.directory.path().join("sys"), self.directory.path());
+        assert!(losses.is_empty(), "{losses:?}");
+        drop(inside);
+        watch
+    }
+
+    /// Returns a watch of this node without events of records, as with an exhausted limit of inotify instances.
+    pub(crate) fn watch_without_records(&self) -> Watch {
+        let attachments = self.directory.path().join("attachments");
+        fs::write(&attachments, "").expect("written");
+        let (watch, losses) = self.watch();
+        assert!(
+            matches!(losses.as_slice(), [one] if one.contains("cannot watch the records")),
+            "{losses:?}"
+        );
+        fs::remove_file(&attachments).expect("removed");
+        watch
     }
 
     /// Writes the state of an InfiniBand port, whose change causes no event.
