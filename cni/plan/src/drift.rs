@@ -166,38 +166,47 @@ fn describe_change(
 /// `ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
 pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> {
     let rails = attachment.rails.iter();
-    rails.filter_map(|rail| of_child(rail, observed)).collect()
+    let children = rails.filter_map(|rail| PodChild::of(rail, observed));
+    children.filter_map(|child| child.changed()).collect()
 }
 
-/// Returns true if the rail's macvlan or ipvlan child is in the pod.
-pub fn has_child(rail: &Rail, observed: &Observed) -> bool {
-    child(rail, observed).is_some()
+/// The macvlan or ipvlan child of a rail, in its pod.
+pub struct PodChild<'a> {
+    link: &'a Link,
+    found: Child,
+    shared: &'a Shared,
 }
 
-/// Describes the rail's child in the pod if its mode is not the mode that ADD set ([`of_children`]).
-pub fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
-    let (link, found, shared) = child(rail, observed)?;
-    let made = shared.child;
-    let (name, parent) = (&link.name, &shared.parent);
-    let differs = format!("{name} is {found}, not {made}");
-    match found {
-        _ if found == made => None,
-        Child::Ipvlan { .. } => Some(format!(
-            "{differs}: a pod with NET_ADMIN changed the mode of all ipvlan children of {parent}; the next ADD on \
-             {parent} restores it"
-        )),
-        _ => Some(format!(
-            "{differs}: the mode determines which frames of {parent} {name} receives; a netdev in mode source receives \
-             the frames of the senders that it lists"
-        )),
+impl<'a> PodChild<'a> {
+    /// Returns the child of `rail`. `None`: the rail has no such child, or the child is not in the pod.
+    pub fn of(rail: &'a Rail, observed: &'a Observed) -> Option<Self> {
+        // omits IPoIB children: a pod cannot change their partition, and a changed mode is an operation of the plan
+        let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
+        let link = locate::child(rail, shared, observed)?;
+        Some(Self {
+            link,
+            found: link.child?,
+            shared,
+        })
     }
-}
 
-fn child<'a>(rail: &'a Rail, observed: &'a Observed) -> Option<(&'a Link, Child, &'a Shared)> {
-    // omits IPoIB children: a pod cannot change their partition, and a changed mode is an operation of the plan
-    let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
-    let link = locate::child(rail, shared, observed)?;
-    Some((link, link.child?, shared))
+    /// Describes the child if its mode is not the mode that ADD set ([`of_children`]).
+    pub fn changed(&self) -> Option<String> {
+        let (found, made) = (self.found, self.shared.child);
+        let (name, parent) = (&self.link.name, &self.shared.parent);
+        let differs = format!("{name} is {found}, not {made}");
+        match found {
+            _ if found == made => None,
+            Child::Ipvlan { .. } => Some(format!(
+                "{differs}: a pod with NET_ADMIN changed the mode of all ipvlan children of {parent}; the next ADD on \
+                 {parent} restores it"
+            )),
+            _ => Some(format!(
+                "{differs}: the mode determines which frames of {parent} {name} receives; a netdev in mode source \
+                 receives the frames of the senders that it lists"
+            )),
+        }
+    }
 }
 
 /// Returns the present value of `setting` for virtual function `number` of `pf`.

@@ -4,7 +4,7 @@
 
 use crate::{node::Node, verb::teardown};
 use attachments::{Attachment, Rail};
-use plan::drift;
+use plan::drift::PodChild;
 use rdma_netns::{Child, Kernel, ObservationScope};
 
 /// Logs a warning for each ipvlan port of `attachment` whose mode differs from the mode in the records of its children:
@@ -41,11 +41,11 @@ pub(crate) fn report<K: Kernel>(
             continue;
         };
         // a pod with NET_ADMIN may have deleted its child: then the port's mode is unknown here
-        for rail in rails
-            .into_iter()
-            .filter(|it| drift::has_child(it, &observed))
-        {
-            if let Some(words) = drift::of_child(rail, &observed) {
+        for rail in rails {
+            let Some(child) = PodChild::of(rail, &observed) else {
+                continue;
+            };
+            if let Some(words) = child.changed() {
                 log::warn!("{}: {words}", other.holder());
             }
             unchecked.retain(|it| port(rail) != Some(*it));
