@@ -72,14 +72,22 @@ enum Failure {
     )]
     NodeAndOthers(String),
     #[error(
-        "no rail of this node is also in the ResourceSlices of node {0}: rails pair by resource and number, so give both \
-         nodes the same resources, or ping the addresses of the rails"
+        "{} in the ResourceSlices of node {node}: rails pair by resource and number, so give both nodes the same \
+         resources, or ping the addresses of the rails",
+        match .from {
+            Some(from) => format!("rail {from} of this node is not"),
+            None => "no rail of this node is also".to_owned(),
+        }
     )]
-    NothingInCommon(String),
+    NothingInCommon { from: Option<String>, node: String },
     #[error("cannot exchange lists of rails: {0}")]
     Exchange(io::Error),
-    #[error("{from} is no rail here (rails here: {})", if .rails.is_empty() { "none" } else { .rails })]
-    UnknownRail { from: String, rails: String },
+    #[error("{from} is no rail {place} (rails {place}: {})", if .rails.is_empty() { "none" } else { .rails })]
+    UnknownRail {
+        from: String,
+        place: String,
+        rails: String,
+    },
     #[error("cannot read the RDMA devices: {0}")]
     Devices(io::Error),
     #[error("cannot enter the network namespace of pod {pod}: {source}")]
@@ -207,23 +215,14 @@ fn with_node(
     if rails.is_empty() {
         return Err(Failure::NoDevices { manager });
     }
-    let mut own = match &arguments.from {
-        Some(from) => named(rails, from)?,
-        None => rails,
-    };
-    own.retain(|it| nodes.place(it).is_some());
+    let from = arguments.from.as_deref();
+    let own = in_slices(rails, from, &nodes, node)?;
     let is_same = |one: &Rail, other: &Rail| {
         let mut others = nodes.others.iter();
         let other = others.find(|it| it.rail.netdev == other.netdev);
         nodes.place(one) == other.map(|it| &it.place)
     };
     let others: Vec<Rail> = nodes.others.iter().map(|it| it.rail.clone()).collect();
-    if !own
-        .iter()
-        .any(|one| others.iter().any(|it| is_same(one, it)))
-    {
-        return Err(Failure::NothingInCommon(node.to_owned()));
-    }
     let both = Both {
         names: [&nodes.name, node],
         own: &own,
@@ -232,6 +231,34 @@ fn with_node(
         are_nodes: true,
     };
     both.ping(arguments, &devices, output)
+}
+
+/// Returns the rails of `rails`, or of them the rail that `--from` names, that are in this node's ResourceSlices.
+///
+/// # Errors
+/// `rails` does not have the named rail, or `node` has none of the returned rails.
+fn in_slices(
+    rails: Vec<Rail>,
+    from: Option<&str>,
+    nodes: &Nodes,
+    node: &str,
+) -> Result<Vec<Rail>, Failure> {
+    let mut own = match from {
+        Some(from) => named(rails, from, None)?,
+        None => rails,
+    };
+    own.retain(|it| nodes.place(it).is_some());
+    let is_common = |one: &Rail| {
+        let mut others = nodes.others.iter();
+        others.any(|it| nodes.place(one) == Some(&it.place))
+    };
+    match own.iter().any(is_common) {
+        true => Ok(own),
+        false => Err(Failure::NothingInCommon {
+            from: from.map(str::to_owned),
+            node: node.to_owned(),
+        }),
+    }
 }
 
 /// The rails of both ends: this node or pod, and the other node or pod.
@@ -307,7 +334,7 @@ fn exchange(
     let by_route = arguments.from.is_none();
     let Here { devices, rails } = here;
     let own = match &arguments.from {
-        Some(from) => named(rails, from)?,
+        Some(from) => named(rails, from, arguments.pod.as_deref())?,
         None if is_matrix && rails.is_empty() => {
             let manager = arguments.manager();
             return Err(Failure::NoDevices { manager });
@@ -370,13 +397,15 @@ fn exchange(
     Ok(outcomes.iter().all(Outcome::is_good))
 }
 
-/// Returns the rail that `--from` names. If `--from` is an address, the returned rail has only this address.
-fn named(own: Vec<Rail>, from: &str) -> Result<Vec<Rail>, Failure> {
+/// Returns the rail of `own` that `--from` names. If `--from` is an address, the returned rail has only this address.
+/// `pod` is the pod that has the rails; `None`: the rails are in this program's namespace.
+fn named(own: Vec<Rail>, from: &str, pod: Option<&str>) -> Result<Vec<Rail>, Failure> {
     let netdevs: Vec<&str> = own.iter().map(|it| &*it.netdev).collect();
     let rails = netdevs.join(", ");
     let found = own.into_iter().find(|it| it.has(from));
     let mut rail = found.ok_or_else(|| Failure::UnknownRail {
         from: from.to_owned(),
+        place: pod.map_or_else(|| "here".to_owned(), |pod| format!("of pod {pod}")),
         rails,
     })?;
     if let Ok(address) = from.parse() {
@@ -386,75 +415,4 @@ fn named(own: Vec<Rail>, from: &str) -> Result<Vec<Rail>, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
-
-    fn pinged(arguments: &[&str]) -> (ExitCode, String, String) {
-        let state = tempfile::tempdir().expect("a directory");
-        let directory = state.path().to_str().expect("UTF-8");
-        let fixed = ["ping", "--state-dir", directory, "--dev", directory];
-        let all = fixed.iter().chain(arguments);
-        let arguments = Command::parse_from(all).arguments;
-        let (mut output, mut errors) = (vec![], vec![]);
-        let code = run(&arguments, &mut output, &mut errors);
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        (code, text(output), text(errors))
-    }
-
-    #[test]
-    fn a_node_without_a_connection_manager_is_one_sentence() {
-        let (code, output, errors) = pinged(&["192.0.2.1", "--count", "3"]);
-        assert_eq!((code, errors.as_str()), (ExitCode::FAILURE, ""));
-        assert!(output.contains("load the module rdma_ucm"), "{output}");
-        let summary = "192.0.2.1: 0 sent, 0 answered";
-        assert!(output.contains(summary), "{output}");
-    }
-
-    #[test]
-    fn a_pod_without_rails_here_is_one_sentence() {
-        for arguments in [&["a/b"][..], &["192.0.2.1", "--pod", "a/b"]] {
-            let (code, output, errors) = pinged(arguments);
-            assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
-            assert_eq!(
-                errors,
-                "rdma-device-plugin ping: pod a/b has no rails on this node: if it runs on another node, ping the \
-                 addresses of its rails\n"
-            );
-        }
-    }
-
-    #[test]
-    fn a_node_is_pinged_alone() {
-        for arguments in [&["node-b", "192.0.2.1"][..], &["node-b", "--pod", "a/b"]] {
-            let (code, output, errors) = pinged(arguments);
-            assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
-            let begin =
-                "rdma-device-plugin ping: a node cannot be combined with other targets or --pod";
-            assert!(errors.starts_with(begin), "{errors}");
-        }
-    }
-
-    #[test]
-    fn an_unknown_rail_is_refused_with_those_that_are_there() {
-        let rail = |netdev: &str| Rail {
-            netdev: netdev.to_owned(),
-            device: None,
-            addresses: vec![],
-            mac: None,
-        };
-        let error = named(vec![rail("rdma0"), rail("rdma1")], "rdma2").expect_err("unknown");
-        assert_eq!(
-            error.to_string(),
-            "rdma2 is no rail here (rails here: rdma0, rdma1)"
-        );
-        let found = named(vec![rail("rdma0"), rail("rdma1")], "rdma1").expect("known");
-        assert_eq!(found, [rail("rdma1")]);
-    }
-}
+mod tests;
