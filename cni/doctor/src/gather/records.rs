@@ -14,6 +14,7 @@ use attachments::{
 };
 use dra::Claims;
 use plan::drift;
+use rdma_ipam::store;
 use rdma_netns::{Kernel, ObservationScope, Pod};
 use serde_json::Value;
 use std::{
@@ -152,7 +153,8 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
         let Ok(address) = name.parse::<IpAddr>() else {
             continue;
         };
-        // skip a lease that was released after the directory was read, or that cannot be read
+        // skip a lease that was released after the directory was read, or that cannot be read, and a file that is not a
+        // lease
         let Some(text) = view.text(directory.join(name)) else {
             continue;
         };
@@ -161,16 +163,52 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
     found
 }
 
-/// Parses the `text` of the lease of `address`. `None`: the text is empty.
+/// Parses the `text` of the lease of `address`. `None`: the text is empty or not a lease.
 pub fn lease(text: &str, address: IpAddr) -> Option<Lease> {
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.next().map(|container| Lease {
+    let (container, interface) = match store::Lease::parse(text.as_bytes()) {
+        store::Lease::Of(owner) => (owner.container, Some(owner.interface)),
+        store::Lease::OfContainer(container) => (container, None),
+        store::Lease::Empty | store::Lease::Foreign => return None,
+    };
+    Some(Lease {
         address,
-        container: container.to_owned(),
-        interface: lines.next().map(str::to_owned),
+        container,
+        interface,
     })
 }
 
 pub(super) fn cached(view: &mut View) -> Option<BTreeSet<String>> {
     Some(view.names(CACHE)?.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rdma-ipam` neither counts nor releases a file that it cannot parse as a lease.
+    #[test]
+    fn a_file_that_rdma_ipam_cannot_parse_is_no_lease() {
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let of = |text: &str| lease(text, address).map(|it| (it.container, it.interface));
+        let owner = |interface: Option<&str>| {
+            let interface = interface.map(str::to_owned);
+            Some(("0a1b".to_owned(), interface))
+        };
+        assert_eq!(of("0a1b\r\neth0"), owner(Some("eth0")));
+        assert_eq!(of("0a1b\r\neth0\n"), owner(Some("eth0")));
+        assert_eq!(of("0a1b\n"), owner(None));
+        let foreign = [
+            "",
+            "\r\n",
+            "two words",
+            "a\nb",
+            "a\r\nb\r\nc",
+            "a\r\nb/c",
+            "{}",
+            "\u{fffd}",
+        ];
+        for text in foreign {
+            assert_eq!(of(text), None, "{text:?}");
+        }
+    }
 }
