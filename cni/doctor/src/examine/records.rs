@@ -71,12 +71,19 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
         );
     }
     if let Some(files) = named(facts.aside.iter().map(|it| it.display())) {
+        // name all directories, because `files` may not list all files
+        let directories = facts.aside.iter().filter_map(|it| it.parent());
+        let directories: BTreeSet<_> = directories.map(|it| it.display().to_string()).collect();
+        let directories: Vec<_> = directories.into_iter().collect();
         findings.advice(
             format!(
                 "{} renamed as unreadable: {files}",
                 count(facts.aside.len(), "record")
             ),
-            "check that all devices are on the host, then remove the listed files",
+            format!(
+                "check that all devices are on the host, then remove all *.corrupt files in {}",
+                directories.join(", ")
+            ),
         );
     }
     given_up(facts, findings);
