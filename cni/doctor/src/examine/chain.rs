@@ -248,10 +248,13 @@ fn binaries(facts: &Facts, is_called: bool, findings: &mut Findings<'_>) {
                 ),
                 "install one release on the node",
             ),
-            BinaryState::Mute { why } => findings.warning(
+            BinaryState::Mute { why } if is_ours => findings.warning(
                 format!("{path} does not report its version: {why}"),
                 INSTALL,
             ),
+            BinaryState::Mute { why } => {
+                findings.warning(format!("cannot examine {path}: {why}"), remedy);
+            }
         }
     }
     if let Some(fit) = named(fit) {

@@ -6,11 +6,12 @@ use super::{
         arguments::Paths,
         facts::{Binary, BinaryState, Chain, NOT_MOUNTED, Picked, Runtime, Skipped},
     },
-    view::View,
+    view::{View, is_absent},
 };
 use cni_protocol::run;
 use conflist::{Choice, Directory, Pick, Position, pick::Skip};
 use network_conf::Conf;
+use nix::unistd::geteuid;
 use serde_json::{Map, Value, json};
 use std::{
     fs, io,
@@ -143,8 +144,13 @@ pub(super) fn binaries(
         .map(|name| {
             let mut paths = bin_dirs.iter().map(|dir| dir.join(name));
             let first = paths.clone().next().unwrap_or_default();
-            let path = paths.find(|path| view.has(path) || view.leads_out(path));
-            let path = path.unwrap_or(first);
+            let found = paths.clone().find(|it| view.has(it) || view.leads_out(it));
+            // a program that this program cannot see is not missing
+            let is_unknown = |it: &PathBuf| {
+                let error = fs::metadata(view.path(it)).err();
+                error.is_some_and(|error| !is_absent(&error))
+            };
+            let path = found.or_else(|| paths.find(is_unknown)).unwrap_or(first);
             let state = match view.leads_out(&path) {
                 true => BinaryState::There,
                 false => state(&view.path(&path), OURS.contains(&name)),
@@ -156,7 +162,7 @@ pub(super) fn binaries(
 
 fn state(path: &Path, ours: bool) -> BinaryState {
     match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => BinaryState::Absent,
+        Err(error) if is_absent(&error) => BinaryState::Absent,
         Err(error) => BinaryState::Mute {
             why: error.to_string(),
         },
@@ -174,6 +180,10 @@ fn version(path: &Path) -> BinaryState {
     program.arg("--version").env_clear().stderr(Stdio::null());
     let (status, output) = match run::until(Instant::now() + LIMIT, program, &[]) {
         Ok(ended) => ended,
+        // the runtime, which is root, cannot execute the program either
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && geteuid().is_root() => {
+            return BinaryState::NotExecutable;
+        }
         Err(error) => {
             return BinaryState::Mute {
                 why: error.to_string(),
@@ -196,6 +206,7 @@ fn version(path: &Path) -> BinaryState {
 mod tests {
     use super::*;
     use crate::facts::{Memlock, Socket};
+    use nix::unistd::{Uid, setfsuid};
     use std::{os::unix::fs::symlink, path::PathBuf};
 
     fn at(conf_dir: &str) -> Paths {
@@ -386,5 +397,48 @@ mod tests {
         assert_eq!(state(&plain, true), BinaryState::NotExecutable);
         let none = directory.path().join("none");
         assert_eq!(state(&none, true), BinaryState::Absent);
+        assert_eq!(state(&plain.join("below"), true), BinaryState::Absent);
+    }
+
+    /// The runtime calls the plugins as root.
+    #[test]
+    fn a_program_that_the_kernel_does_not_let_root_execute_is_not_executable() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let shell = program(directory.path(), "shell", "", 0o644);
+        let text = format!("#!{}\n", shell.display());
+        let ours = program(directory.path(), "ours", &text, 0o755);
+        let found = settled(&ours, true);
+        match geteuid().is_root() {
+            true => assert_eq!(found, BinaryState::NotExecutable),
+            false => assert!(matches!(found, BinaryState::Mute { .. }), "{found:?}"),
+        }
+    }
+
+    #[test]
+    fn a_program_in_a_directory_that_cannot_be_read_is_not_missing() {
+        let root = tempfile::tempdir().expect("a directory");
+        let bin_dirs = ["/first", "/second"].map(PathBuf::from);
+        for directory in ["first", "second"] {
+            fs::create_dir(root.path().join(directory)).expect("made");
+        }
+        program(&root.path().join("second"), "rdma-cni", "", 0o755);
+        let closed = fs::Permissions::from_mode(0o000);
+        fs::set_permissions(root.path().join("second"), closed).expect("set");
+        let look = || {
+            // give up root's access to all directories in this thread
+            setfsuid(Uid::from_raw(65534));
+            let mut view = View::new(root.path());
+            binaries(&mut view, &bin_dirs, &Chain::default(), None)
+        };
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("set");
+        let found = std::thread::scope(|scope| scope.spawn(look).join()).expect("looked");
+        let [rdma_cni, ..] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(rdma_cni.path, Path::new("/second/rdma-cni"));
+        let expected = BinaryState::Mute {
+            why: io::Error::from_raw_os_error(nix::libc::EACCES).to_string(),
+        };
+        assert_eq!(rdma_cni.state, expected);
     }
 }

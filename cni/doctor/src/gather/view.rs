@@ -216,15 +216,17 @@ impl View {
     }
 
     fn there<T>(&mut self, path: &Path, read: io::Result<T>) -> Option<T> {
-        let absent = |error: &io::Error| {
-            let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-            kinds.contains(&error.kind())
-        };
         match read {
-            Err(error) if absent(&error) => None,
+            Err(error) if is_absent(&error) => None,
             read => self.keep(&path.display().to_string(), read),
         }
     }
+}
+
+/// Returns true if `error` means that a file does not exist.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    kinds.contains(&error.kind())
 }
 
 #[cfg(test)]
