@@ -87,11 +87,7 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         let is_bare =
             |device: &&Device| device.driver.as_deref() == Some(driver) && device.rdma.is_empty();
         let bare = observed.devices.iter().filter(is_bare);
-        // ignore netdevs with a master: the RDMA device of a bond belongs to the function of another port
-        let bare = bare.filter(|device| {
-            let links = observed.host.links_of(&device.address, &observed.host);
-            links.iter().all(|link| link.master.is_none())
-        });
+        let bare = bare.filter(|device| !is_bonds_port(device, &observed.host));
         let bare: Vec<String> = bare.map(|device| device.address.to_string()).collect();
         let made = parentless(driver, observed);
         let lacking = bare.len().saturating_sub(made);
@@ -113,6 +109,14 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
             _ => findings.warning(what, format!("modprobe {module}")),
         }
     }
+}
+
+/// Returns true if a netdev of `device` is a port of a bond. With two ports in a bond, the driver `mlx5_ib` has one RDMA
+/// device, which belongs to the function of one port. Other masters, such as a bridge, change nothing.
+fn is_bonds_port(device: &Device, host: &Namespace) -> bool {
+    let links = host.links_of(&device.address, host).into_iter();
+    let mut masters = links.filter_map(|link| host.link_by_index(link.master?));
+    masters.any(Link::is_bond)
 }
 
 /// Reports eRDMA functions without a driver, which have no RDMA device either.
