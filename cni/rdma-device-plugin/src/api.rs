@@ -3,12 +3,7 @@
 //! such as claims, events, the node's condition, the deletion of refused pods and the fabric watch.
 
 use kubernetes_api::{Access, AccessError, Client};
-use node_state::{log_once::LogOnce, node::Node};
-use std::{fmt::Display, path::Path, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use std::{path::Path, time::Duration};
 
 /// User agent of the daemon's requests.
 pub const AGENT: &str = "rdma-device-plugin";
@@ -40,69 +35,5 @@ impl Api {
             node_uid: identity.node_uid,
             client: Client::new(access, AGENT, LIMIT),
         })
-    }
-}
-
-/// First and longest delay after a failure.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-
-/// Failures of one task's requests. The delay before the next attempt doubles with each failure.
-#[derive(Debug, Default)]
-pub(crate) struct Failures {
-    /// Delay after the last failure. `None`: the last attempt did not fail.
-    delay: Option<Duration>,
-    logged: LogOnce,
-}
-
-impl Failures {
-    /// Records a failure. Calls `log` with the error's text if it differs from the last failure's text. Returns the
-    /// delay before the next attempt.
-    pub(crate) fn add(&mut self, error: impl Display, log: impl FnOnce(&str)) -> Duration {
-        let line = error.to_string();
-        if self.logged.is_news(&line) {
-            log(&line);
-        }
-        let delay = self.delay.map_or(AGAIN[0], |it| (it * 2).min(AGAIN[1]));
-        self.delay = Some(delay);
-        delay
-    }
-
-    /// Records a success. Returns true if the last attempt failed.
-    pub(crate) fn end(&mut self) -> bool {
-        std::mem::take(self).logged.ends()
-    }
-}
-
-/// Waits for `time`, then returns true. Returns false as soon as the sender of `node` is dropped.
-pub(crate) async fn is_followed_for(node: &mut watch::Receiver<Arc<Node>>, time: Duration) -> bool {
-    let end = Instant::now() + time;
-    loop {
-        match timeout_at(end, node.changed()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return false,
-            Err(_) => return true,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_delay_doubles_up_to_a_minute_and_each_failure_is_logged_once() {
-        let mut failures = Failures::default();
-        assert!(!failures.end(), "nothing has failed");
-        for _ in 0..2 {
-            let mut lines = vec![];
-            let delays =
-                ["away", "away", "403", "403", "403", "403", "away", "away"].map(|error| {
-                    let delay = failures.add(error, |line| lines.push(line.to_owned()));
-                    delay.as_secs()
-                });
-            assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
-            assert_eq!(lines, ["away", "403", "away"]);
-            assert!(failures.end());
-        }
     }
 }

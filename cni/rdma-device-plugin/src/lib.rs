@@ -37,6 +37,7 @@ pub mod publish;
 pub mod refused;
 pub mod release;
 pub mod report;
+mod retry;
 pub mod signals;
 
 /// Returns a function that converts an I/O error to the message `cannot {what}: {error}`.

@@ -4,10 +4,7 @@
 //! list request and one watch request in half an hour.
 
 use super::pool::Netdevs;
-use crate::{
-    api::{Api, is_followed_for},
-    metrics::Metrics,
-};
+use crate::{api::Api, metrics::Metrics, retry::is_followed_for};
 use ::dra::{
     PoolDevice,
     pool::Effect,

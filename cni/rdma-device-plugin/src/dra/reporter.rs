@@ -2,7 +2,10 @@
 //! Reports prepared claims to the API server: `status.devices` with the networks of the devices. Nothing on the node
 //! depends on these reports. When the claim's pod has its network, the report needs one `get` and one `update` request.
 
-use crate::api::{Api, Failures, is_followed_for};
+use crate::{
+    api::Api,
+    retry::{Retry, is_followed_for},
+};
 use ::dra::{
     Claims, Record,
     slices::API,
@@ -15,7 +18,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 use tokio::{sync::watch, time::sleep};
 
@@ -38,7 +41,7 @@ pub struct Reporter {
     reported_networks: BTreeMap<String, Vec<Value>>,
     /// True after this daemon, as the leader, has reported all claims once.
     has_reported_all: bool,
-    failures: Failures,
+    retry: Retry,
 }
 
 impl Reporter {
@@ -51,7 +54,7 @@ impl Reporter {
             claims: Claims::new(state_dir),
             reported_networks: BTreeMap::new(),
             has_reported_all: false,
-            failures: Failures::default(),
+            retry: Retry::default(),
         }
     }
 
@@ -61,10 +64,10 @@ impl Reporter {
         loop {
             let pause = match self.report().await {
                 Ok(()) => {
-                    self.failures.end();
+                    self.retry.ends();
                     REST
                 }
-                Err(error) => self.failures.add(error, |line| {
+                Err(error) => self.retry.fails(error, Instant::now(), |line| {
                     log::warn!(
                         "cannot write the pods' networks into the status of their claims: {line}"
                     );

@@ -7,7 +7,7 @@ use super::{
     condition::{self, Condition},
     event::rfc3339,
 };
-use crate::api::{Api, Failures, is_followed_for};
+use crate::{api::Api, retry::Retry};
 use kubernetes_api::{Method, RequestError};
 use node_state::node::Node;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::sync::watch;
 
 /// Writes the condition of one node.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct ConditionWriter {
     account: PathBuf,
     /// Condition in the API server. `None`: the daemon has not read it yet.
     written: Option<Written>,
-    failures: Failures,
+    retry: Retry,
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl ConditionWriter {
             node,
             account,
             written: None,
-            failures: Failures::default(),
+            retry: Retry::default(),
         }
     }
 
@@ -52,26 +52,16 @@ impl ConditionWriter {
     pub async fn run(mut self) {
         loop {
             let condition = Condition::of(&self.node.borrow_and_update());
-            match self.keep(&condition).await {
-                Ok(pause) => {
-                    if self.failures.end() {
-                        log::info!("the node's condition {} is written again", condition::TYPE);
-                    }
-                    if matches!(timeout(pause, self.node.changed()).await, Ok(Err(_))) {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    let wait = self.failures.add(error, |line| {
-                        log::error!(
-                            "the node's condition {} is not written: {line}",
-                            condition::TYPE
-                        );
-                    });
-                    if !is_followed_for(&mut self.node, wait).await {
-                        return;
-                    }
-                }
+            let kept = self.keep(&condition).await;
+            let name = condition::TYPE;
+            if kept.is_ok() && self.retry.ends() {
+                log::info!("the node's condition {name} is written again");
+            }
+            let log =
+                |line: &str| log::error!("the node's condition {name} is not written: {line}");
+            let rested = self.retry.rests(&mut self.node, kept, Duration::ZERO, log);
+            if !rested.await {
+                return;
             }
         }
     }

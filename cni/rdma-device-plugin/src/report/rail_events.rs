@@ -7,7 +7,10 @@ use super::{
     pods::{self, Paths},
     rails::{News, PodKey, Reported, Trouble, Troubles},
 };
-use crate::api::{Api, Failures, is_followed_for};
+use crate::{
+    api::Api,
+    retry::{REST, Retry},
+};
 use anyhow::Result;
 use kubernetes_api::RequestError;
 use node_state::node::Node;
@@ -16,16 +19,13 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::sync::watch;
 
 const LOST: &str = "RdmaRailLost";
 const RECOVERED: &str = "RdmaRailRecovered";
 
 /// Time for which a report waits for further changes: the functions of a NIC do not fail at exactly the same time.
 const TOGETHER: Duration = Duration::from_secs(1);
-
-/// Interval of checks while no report is due. Each change of the node starts a check earlier.
-const REST: Duration = Duration::from_secs(24 * 3600);
 
 /// Reports rail events to the pods of one node.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct RailEvents {
     account: PathBuf,
     paths: Paths,
     reported: Reported,
-    failures: Failures,
+    retry: Retry,
 }
 
 impl RailEvents {
@@ -45,32 +45,19 @@ impl RailEvents {
             account,
             paths,
             reported: Reported::default(),
-            failures: Failures::default(),
+            retry: Retry::default(),
         }
     }
 
     /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         loop {
-            match self.report().await {
-                Ok(next) => {
-                    self.failures.end();
-                    let changed = timeout(next.unwrap_or(REST), self.node.changed()).await;
-                    if matches!(changed, Ok(Err(_))) {
-                        return;
-                    }
-                    if changed.is_ok() && !is_followed_for(&mut self.node, TOGETHER).await {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    let wait = self.failures.add(error, |line| {
-                        log::warn!("cannot report lost and recovered rails to pods: {line}");
-                    });
-                    if !is_followed_for(&mut self.node, wait).await {
-                        return;
-                    }
-                }
+            let next = self.report().await.map(|next| next.unwrap_or(REST));
+            let log =
+                |line: &str| log::warn!("cannot report lost and recovered rails to pods: {line}");
+            let rested = self.retry.rests(&mut self.node, next, TOGETHER, log);
+            if !rested.await {
+                return;
             }
         }
     }

@@ -9,8 +9,9 @@ use super::{
     pods,
 };
 use crate::{
-    api::{Api, Failures},
+    api::Api,
     refused::{Ids, PodName, SECOND_TRY, Verdict},
+    retry::Retry,
 };
 use kubernetes_api::RequestError;
 use std::{
@@ -38,15 +39,8 @@ pub struct Refusals {
     account: PathBuf,
     cni_cache: PathBuf,
     reported: Reported,
-    /// Pause after a failure that affects the requests for all pods.
-    rest: Rest,
-}
-
-/// Pause after a failure.
-#[derive(Debug, Default)]
-struct Rest {
-    until: Option<Instant>,
-    failures: Failures,
+    /// Failures that affect the requests for all pods.
+    retry: Retry,
 }
 
 /// Refused containers, and the limit for the number of events.
@@ -62,8 +56,8 @@ struct Seen {
     first: Instant,
     last: Instant,
     reported: Option<(String, Instant)>,
-    /// Pause after the API server refused an event of this pod.
-    rest: Rest,
+    /// Refusals of this pod's events by the API server.
+    retry: Retry,
 }
 
 impl Refusals {
@@ -73,7 +67,7 @@ impl Refusals {
             account,
             cni_cache,
             reported: Reported::default(),
-            rest: Rest::default(),
+            retry: Retry::default(),
         }
     }
 
@@ -90,13 +84,13 @@ impl Refusals {
     async fn handle(&mut self, ids: &Ids, pod: &PodName, why: &str) {
         let now = Instant::now();
         let is_due = self.reported.is_due(ids, pod, why, now);
-        if !is_due || !self.rest.is_over(now) {
+        if !is_due || !self.retry.is_over(now) {
             return;
         }
         match self.write(pod, why).await {
             Ok(()) => {
                 self.reported.reported(ids, why, Instant::now());
-                self.rest = Rest::default();
+                self.retry.ends();
             }
             Err(error) => {
                 let line = error.to_string();
@@ -110,13 +104,16 @@ impl Refusals {
     /// Records a failure. Returns true if the caller must log `line`. A refusal by the API server, such as by a quota
     /// or policy, delays only the reports to one pod. A missing answer or a refused token (401) delays all reports.
     fn failed(&mut self, ids: &Ids, code: Option<u16>, line: &str, now: Instant) -> bool {
-        match (code, self.reported.seen.get_mut(ids)) {
-            (None | Some(401), _) | (_, None) => self.rest.failed(line, now),
+        let retry = match (code, self.reported.seen.get_mut(ids)) {
+            (None | Some(401), _) | (_, None) => &mut self.retry,
             (Some(_), Some(seen)) => {
-                self.rest = Rest::default();
-                seen.rest.failed(line, now)
+                self.retry.ends();
+                &mut seen.retry
             }
-        }
+        };
+        let mut is_news = false;
+        retry.fails(line, now, |_| is_news = true);
+        is_news
     }
 
     async fn write(&self, pod: &PodName, why: &str) -> Result<(), RequestError> {
@@ -138,19 +135,6 @@ impl Refusals {
     }
 }
 
-impl Rest {
-    fn is_over(&self, now: Instant) -> bool {
-        self.until.is_none_or(|end| now >= end)
-    }
-
-    /// Records a failure, and sets the pause. Returns true if the caller must log `line`.
-    fn failed(&mut self, line: &str, now: Instant) -> bool {
-        let mut is_news = false;
-        self.until = Some(now + self.failures.add(line, |_| is_news = true));
-        is_news
-    }
-}
-
 impl Reported {
     /// Returns true if a report of the reason `why` to the pod is due.
     fn is_due(&mut self, ids: &Ids, pod: &PodName, why: &str, now: Instant) -> bool {
@@ -161,7 +145,7 @@ impl Reported {
             first: now,
             last: now,
             reported: None,
-            rest: Rest::default(),
+            retry: Retry::default(),
         };
         let seen = self.seen.entry(ids.clone()).or_insert_with(new);
         if seen.pod != *pod {
@@ -172,7 +156,7 @@ impl Reported {
             let pause = if before == why { EXPIRED } else { OTHER_REASON };
             since(*at) >= pause
         });
-        let is_over = is_over && seen.rest.is_over(now);
+        let is_over = is_over && seen.retry.is_over(now);
         since(seen.first) >= SECOND_TRY && is_over && self.budget.room_in(now).is_zero()
     }
 
@@ -180,7 +164,7 @@ impl Reported {
         self.budget.spend(now);
         if let Some(seen) = self.seen.get_mut(ids) {
             seen.reported = Some((why.to_owned(), now));
-            seen.rest = Rest::default();
+            seen.retry.ends();
         }
     }
 }
@@ -240,7 +224,7 @@ mod tests {
         let due = |refusals: &mut Refusals, now: Instant| {
             [(&ids[0], "a"), (&ids[1], "b")].map(|(ids, name)| {
                 let is_due = refusals.reported.is_due(ids, &pod(name), "gone", now);
-                is_due && refusals.rest.is_over(now)
+                is_due && refusals.retry.is_over(now)
             })
         };
         assert_eq!(due(&mut refusals, at(0)), [false; 2]);
