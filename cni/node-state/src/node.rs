@@ -4,9 +4,12 @@
 use crate::erdma::{Report, Side};
 use ::lldp::Switches;
 use daemon_conf::Conf;
-use offer::{Gone, Offer, Unhealthy};
+use offer::{Gone, Loss, Offer, Unhealthy};
 use rdma_netns::Inventory;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// State of the node at one time. Tasks receive the latest state by a `tokio::sync::watch::Receiver<Arc<Node>>`.
 #[derive(Clone, Debug)]
@@ -51,6 +54,11 @@ impl Node {
     pub fn by_claims(&self) -> impl Iterator<Item = &Offer> {
         let offers = self.offers.iter();
         offers.filter(|offer| self.conf.by_claims(&offer.name))
+    }
+
+    /// Returns the devices of the resources that containers cannot use.
+    pub fn losses(&self) -> BTreeSet<Loss> {
+        offer::losses(&self.offers, &self.unhealthy, &self.gone)
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `prefer`, `accelerators`, `distance` | preferred ids of an allocation |
 //! | `manager` | offer of the device `rdma_cm` alone, for the fabric watch |
 //! | `cdi` | CDI entries |
+//! | `loss` | devices that containers cannot use |
 //! | `table` | table of offers for users |
 
 mod accelerators;
@@ -25,6 +26,7 @@ pub mod distance;
 mod environment;
 mod grant_check;
 mod ids;
+mod loss;
 mod manager;
 mod parent;
 mod prefer;
@@ -40,6 +42,7 @@ pub use answer::Allocation;
 pub use cdi::cdi_entries;
 pub use environment::Environment;
 pub use grant_check::{Cure, Stale, still_as_granted};
+pub use loss::{Loss, losses};
 pub use manager::{connection_manager, manager_fault};
 pub use prefer::Preference;
 pub use previous::{Gone, PreviousOffers, physical_functions};
@@ -350,20 +353,6 @@ impl Offer {
     /// Returns the number of usable devices.
     pub fn usable(&self) -> usize {
         self.devices.iter().filter(|it| it.fault.is_none()).count()
-    }
-
-    /// Returns the devices that are healthy but unusable for this resource. Each has a reason: the netdev that
-    /// `parents` selects is missing, down or ambiguous.
-    pub fn own_faults(&self, unhealthy: &Unhealthy) -> Vec<(String, String)> {
-        let own = self.devices.iter();
-        let own = own.filter(|it| !unhealthy.contains_key(&it.address));
-        own.filter_map(|it| {
-            Some((
-                format!("{} in {}", it.hca.name, self.name),
-                it.fault.clone()?,
-            ))
-        })
-        .collect()
     }
 
     /// Returns the devices at the indices `places`.

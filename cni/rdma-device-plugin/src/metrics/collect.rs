@@ -23,7 +23,7 @@ use node_state::{
     node::Node,
     notices::notices,
 };
-use offer::{Gone, Offer, Unhealthy};
+use offer::{Gone, Loss, Offer, Unhealthy};
 use rdma_netns::{Inventory, Kernel, Linux, NetnsId, linux::inside};
 use rdma_ping::fabric::{RailState, Report};
 use std::{
@@ -94,6 +94,14 @@ impl From<&Node> for View {
             ),
             notices: notices(&node.conf, &node.offers, &node.inventory),
         }
+    }
+}
+
+impl View {
+    /// Returns the devices of the resources that containers cannot use.
+    pub(super) fn losses(&self) -> BTreeSet<Loss> {
+        let offers = self.offers.iter().chain(&self.by_claims);
+        offer::losses(offers, &self.unhealthy, &self.gone)
     }
 }
 

@@ -159,10 +159,10 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
         let mut hcas = functions.iter().flat_map(|function| &function.hcas);
         hcas.any(|hca| hca.name == rdma)
     };
-    let gone = snapshot.node.gone.values().flatten();
-    for rdma in gone.filter_map(|gone| gone.rdma.as_ref()) {
-        if !is_there(rdma) {
-            scrape.gauge(HEALTHY.0, HEALTHY.1, vec![("device", rdma.clone())], 0);
+    let gone = snapshot.node.losses().into_iter().filter(|it| it.is_gone);
+    for rdma in gone.filter_map(|gone| gone.rdma) {
+        if !is_there(&rdma) {
+            scrape.gauge(HEALTHY.0, HEALTHY.1, vec![("device", rdma)], 0);
         }
     }
 }

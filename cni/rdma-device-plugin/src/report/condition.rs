@@ -5,7 +5,6 @@
 use conf_reader::{elided, one_line};
 use daemon_conf::Require;
 use node_state::node::Node;
-use offer::{Gone, Offer, OfferedDevice};
 use rdma_netns::DeviceAddress;
 use serde_json::{Value, json};
 use std::{
@@ -47,41 +46,33 @@ impl Condition {
     /// - its device has disappeared from its bus
     /// - the daemon has never seen a device that the configuration requires
     pub fn of(node: &Node) -> Self {
-        let mut devices: BTreeMap<&DeviceAddress, BTreeSet<String>> = BTreeMap::new();
-        for offer in &node.offers {
-            for device in &offer.devices {
-                let faults = devices.entry(&device.address).or_default();
-                faults.extend(faulty(node, offer, device));
-            }
+        let devices = node.offers.iter().flat_map(|offer| &offer.devices);
+        let offered: BTreeSet<&DeviceAddress> = devices.map(|it| &it.address).collect();
+        // sentences by device, gone devices first
+        let mut lost: BTreeMap<(bool, DeviceAddress), Vec<String>> = BTreeMap::new();
+        for loss in node.losses() {
+            let sentence = loss.to_string();
+            let device = lost.entry((!loss.is_gone, loss.address)).or_default();
+            device.push(sentence);
         }
-        let gone: BTreeMap<&DeviceAddress, &Gone> = node
-            .gone
-            .values()
-            .flatten()
-            .map(|gone| (&gone.address, gone))
-            .collect();
-        let faults = devices.values().filter(|faults| !faults.is_empty());
-        let faults: Vec<String> = faults
-            .map(|faults| Vec::from_iter(faults.iter().map(String::as_str)).join("; "))
-            .collect();
+        let gone = lost.keys().filter(|(is_there, _)| !is_there).count();
         let lacking: BTreeSet<String> = lacking(node).collect();
-        let reason = match (gone.is_empty(), faults.is_empty(), lacking.is_empty()) {
-            (false, ..) => "DeviceGone",
-            (true, false, _) => "DeviceUnhealthy",
-            (true, true, false) => "TooFewDevices",
-            (true, true, true) => "NoRailMissing",
+        let reason = match (gone, lost.len(), lacking.is_empty()) {
+            (0, 0, true) => "NoRailMissing",
+            (0, 0, false) => "TooFewDevices",
+            (0, ..) => "DeviceUnhealthy",
+            _ => "DeviceGone",
         };
         let is_missing = reason != "NoRailMissing";
-        let all = devices.len() + gone.len();
-        let lost = faults.len() + gone.len();
-        let gone = gone
+        let all = offered.len() + gone;
+        let causes: Vec<String> = lost
             .values()
-            .map(|gone| format!("{gone} is no longer on this node"));
-        let causes: Vec<String> = gone.chain(faults).collect();
-        let mut sentences = match (is_missing, lost) {
+            .map(|sentences| sentences.join("; "))
+            .collect();
+        let mut sentences = match (is_missing, causes.len()) {
             (false, _) => vec![format!("all of {all} RDMA devices are usable")],
             (true, 0) => vec![],
-            (true, _) => vec![format!(
+            (true, lost) => vec![format!(
                 "{lost} of {all} RDMA devices are unusable: {}",
                 listed(&causes)
             )],
@@ -141,20 +132,6 @@ pub fn due(
         HEARTBEAT
     };
     (at + pause).saturating_duration_since(now)
-}
-
-/// Describes a fault: `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`. If the device is healthy and only one
-/// resource cannot use it: `0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down`.
-fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> {
-    let fault = device.fault.as_ref()?;
-    let by = match node.unhealthy.contains_key(&device.address) {
-        true => String::new(),
-        false => format!(" in {}", offer.name),
-    };
-    Some(format!(
-        "{} ({}){by}: {fault}",
-        device.address, device.hca.name
-    ))
 }
 
 /// Returns a sentence for each resource that has fewer devices than the number in `require`. Unusable and gone devices

@@ -5,7 +5,7 @@
 use super::{
     event::Event,
     pods::{self, Paths},
-    rails::{News, PodKey, Reported, Trouble, Troubles},
+    rails::{News, PodKey, Reported, Troubles},
 };
 use crate::{
     api::Api,
@@ -15,6 +15,7 @@ use anyhow::Result;
 use kubernetes_api::RequestError;
 use node_state::node::Node;
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -115,37 +116,17 @@ impl RailEvents {
     }
 }
 
-/// Returns three groups of devices: unusable devices, healthy devices that one resource cannot use, and usable devices.
-/// A device that disappeared is unusable.
+/// Returns the node's losses and its usable devices.
 fn troubles(node: &Node) -> Troubles {
-    let mut troubles = Troubles::default();
+    let mut usable = BTreeSet::new();
     for offer in &node.offers {
-        for device in &offer.devices {
-            let address = device.address.clone();
-            let place = (offer.name.to_string(), address.clone());
-            let Some(reason) = &device.fault else {
-                troubles.usable.insert(place);
-                continue;
-            };
-            let trouble = Trouble {
-                rdma: Some(device.hca.name.clone()),
-                reason: reason.clone(),
-            };
-            if node.unhealthy.contains_key(&address) {
-                troubles.devices.insert(address, trouble);
-            } else {
-                troubles.own.insert(place, trouble);
-            }
-        }
+        let devices = offer.devices.iter().filter(|it| it.fault.is_none());
+        usable.extend(devices.map(|it| (offer.name.to_string(), it.address.clone())));
     }
-    for gone in node.gone.values().flatten() {
-        let trouble = Trouble {
-            rdma: gone.rdma.clone(),
-            reason: "it is no longer on this node".to_owned(),
-        };
-        troubles.devices.insert(gone.address.clone(), trouble);
+    Troubles {
+        losses: node.losses(),
+        usable,
     }
-    troubles
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 use super::event::Budget;
 use crate::refused::PodName;
+use offer::Loss;
 use rdma_netns::DeviceAddress;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,22 +45,11 @@ pub struct PodKey {
     pub uid: Option<String>,
 }
 
-/// A fault of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// Name of the RDMA device, if known.
-    pub rdma: Option<String>,
-    /// Reason.
-    pub reason: String,
-}
-
 /// Unusable and usable devices. A device that is in none of the fields is no longer offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Troubles {
-    /// Devices that no resource can use.
-    pub devices: BTreeMap<DeviceAddress, Trouble>,
-    /// Healthy devices that one resource cannot use, because of the netdev that the resource's `parents` select.
-    pub own: BTreeMap<(String, DeviceAddress), Trouble>,
+    /// Lost devices.
+    pub losses: BTreeSet<Loss>,
     /// Usable devices, each with its resource.
     pub usable: BTreeSet<(String, DeviceAddress)>,
 }
@@ -67,21 +57,14 @@ pub struct Troubles {
 impl Troubles {
     /// Returns true if no device is unusable.
     pub fn is_empty(&self) -> bool {
-        self.devices.is_empty() && self.own.is_empty()
+        self.losses.is_empty()
     }
 
-    /// Returns the fault of the device at `address`. If the device is healthy and only a resource cannot use it, also
-    /// returns this resource.
-    fn of(&self, address: &DeviceAddress, device: &PodDevice) -> Option<(&Trouble, Option<&str>)> {
-        if let Some(trouble) = self.devices.get(address) {
-            return Some((trouble, None));
-        }
-        let mut resources = device.resources.iter();
-        resources.find_map(|resource| {
-            let place = (resource.clone(), address.clone());
-            let ((resource, _), trouble) = self.own.get_key_value(&place)?;
-            Some((trouble, Some(resource.as_str())))
-        })
+    /// Returns the loss of the device at `address` for a pod that has it as `device`.
+    fn of(&self, address: &DeviceAddress, device: &PodDevice) -> Option<&Loss> {
+        let concerns = |resource: &String| device.resources.contains(resource);
+        let mut losses = self.losses.iter().filter(|it| it.address == *address);
+        losses.find(|it| it.resource.as_ref().is_none_or(concerns))
     }
 
     /// Returns true if `resource` offers the device and can use it. `None` means any resource.
@@ -218,23 +201,24 @@ impl PodDevices {
     fn news(&self, reported: Option<&Pod>, troubles: &Troubles) -> News {
         let knows =
             |address: &DeviceAddress| reported.is_some_and(|it| it.lost.contains_key(address));
-        let trouble = |address: &DeviceAddress| match self.devices.get(address) {
-            Some(device) => troubles.of(address, device),
-            None => troubles.of(address, &PodDevice::default()),
+        let is_lost = |address: &DeviceAddress| {
+            let none = PodDevice::default();
+            let device = self.devices.get(address).unwrap_or(&none);
+            troubles.of(address, device).is_some()
         };
         let lost = self.devices.iter().filter(|(address, _)| !knows(address));
         let lost = lost.filter_map(|(address, device)| {
-            let (trouble, resource) = trouble(address)?;
+            let loss = troubles.of(address, device)?;
             let interface = device.interface.as_deref();
             let lost = Lost {
-                called: called(address, interface, trouble.rdma.as_deref()),
-                resource: resource.map(str::to_owned),
+                called: called(address, interface, loss.rdma.as_deref()),
+                resource: loss.resource.clone(),
             };
-            Some((address.clone(), (lost, trouble.reason.clone())))
+            Some((address.clone(), (lost, loss.reason.clone())))
         });
         let known = reported.into_iter().flat_map(|it| &it.lost);
         let recovered = known.filter(|(address, lost)| {
-            trouble(address).is_none() && troubles.is_usable(address, lost.resource.as_deref())
+            !is_lost(address) && troubles.is_usable(address, lost.resource.as_deref())
         });
         let recovered = recovered.map(|(address, lost)| (address.clone(), lost.called.clone()));
         News {

@@ -30,23 +30,26 @@ fn pod(name: &str, devices: &[(&str, Option<&str>)]) -> PodDevices {
     }
 }
 
-/// Returns the faults `devices`. `rdma/hca` can use the other NICs.
+/// Returns the lost `devices` with the reasons. `rdma/hca` can use the other NICs.
 fn troubles(devices: &[(&str, &str)]) -> Troubles {
-    let of = |(nic, reason): &(&str, &str)| (address(nic), trouble(reason));
-    let devices: BTreeMap<_, _> = devices.iter().map(of).collect();
-    let usable = NIC.iter().map(|nic| address(nic));
-    let usable = usable.filter(|it| !devices.contains_key(it));
+    let is_lost = |nic: &&str| devices.iter().any(|(lost, _)| lost == nic);
+    let usable = NIC.iter().filter(|nic| !is_lost(nic));
+    let losses = devices.iter().map(|(nic, reason)| loss(nic, None, reason));
     Troubles {
-        usable: usable.map(|it| ("rdma/hca".to_owned(), it)).collect(),
-        devices,
-        ..Troubles::default()
+        usable: usable
+            .map(|nic| ("rdma/hca".to_owned(), address(nic)))
+            .collect(),
+        losses: losses.collect(),
     }
 }
 
-fn trouble(reason: &str) -> Trouble {
-    Trouble {
+fn loss(nic: &str, resource: Option<&str>, reason: &str) -> Loss {
+    Loss {
+        address: address(nic),
+        resource: resource.map(str::to_owned),
         rdma: Some("mlx5_0".into()),
         reason: reason.to_owned(),
+        is_gone: false,
     }
 }
 
@@ -200,8 +203,8 @@ fn a_resources_own_trouble_is_that_of_its_pods() {
     };
     let mut down = all.clone();
     down.usable.remove(&place("rdma/a"));
-    down.own
-        .insert(place("rdma/a"), trouble("bond0.100 is down"));
+    let own = loss(NIC[0], Some("rdma/a"), "bond0.100 is down");
+    down.losses.insert(own);
     let pods = [a, b];
     let lost = "rails that are unusable: rdma0 (mlx5_0, 0000:3b:00.0): bond0.100 is down";
     assert_eq!(
@@ -210,7 +213,7 @@ fn a_resources_own_trouble_is_that_of_its_pods() {
     );
     // a second resource can use the device all the time
     let mut removed = down.clone();
-    removed.own.clear();
+    removed.losses.clear();
     assert_eq!(report(&mut reported, &pods, &removed, at(100)), []);
     let reports = report(&mut reported, &pods, &all, at(200));
     let [(name, None, Some(_))] = &reports[..] else {

@@ -159,12 +159,14 @@ impl<'a> Page<'a> {
 
     /// Renders the unhealthy devices, followed by the devices that only some resources cannot use.
     fn unhealthy(&self) -> String {
-        let node = &self.snapshot.node;
-        let own = self.devices();
-        let own = own.filter_map(|it| Some((it.name.clone(), it.fault.clone()?)));
-        let offers = node.offers.iter();
-        let of_offers = offers.flat_map(|it| it.own_faults(&node.unhealthy));
-        tables::faults(&own.chain(of_offers).collect::<Vec<_>>())
+        let devices = self.devices();
+        let devices = devices.filter_map(|it| Some((it.name.clone(), it.fault.clone()?)));
+        let losses = self.snapshot.node.losses().into_iter();
+        let of_resources = losses.filter_map(|it| {
+            let name = format!("{} in {}", it.rdma?, it.resource?);
+            Some((name, it.reason))
+        });
+        tables::faults(&devices.chain(of_resources).collect::<Vec<_>>())
     }
 
     fn devices(&self) -> impl Iterator<Item = &Device> {

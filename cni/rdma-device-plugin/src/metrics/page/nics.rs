@@ -127,10 +127,10 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
         let nic = elsewhere(parent);
         add(number, Nic { functions, ..nic });
     }
-    for gone in node.gone.values().flatten() {
+    for gone in node.losses().into_iter().filter(|it| it.is_gone) {
         if node.inventory.function(&gone.address).is_none() {
             let mut nic = elsewhere(&gone.address);
-            nic.own.name = gone.rdma.clone().unwrap_or(nic.own.name);
+            nic.own.name = gone.rdma.unwrap_or(nic.own.name);
             nic.own.has_rdma = true;
             nic.own.fault = Some("it disappeared from its bus".into());
             nic.link = Link::Unknown("gone");

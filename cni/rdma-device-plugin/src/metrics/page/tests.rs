@@ -219,6 +219,55 @@ fn a_node_without_rdma_says_so() {
     );
 }
 
+/// Returns the offer of one device that the resource cannot use.
+fn offer(resource: &str, device: &str, rdma: &str, fault: &str) -> Offer {
+    let device = OfferedDevice {
+        address: address(device),
+        hca: serde_json::from_value(json!({"name": rdma})).expect("an RDMA device"),
+        numa_node: None,
+        path: PciPath::default(),
+        data_direct: None,
+        mac: None,
+        parent: None,
+        fault: Some(fault.into()),
+    };
+    Offer {
+        name: ResourceName::new(resource).expect("a name"),
+        kind: Ids::Exclusive,
+        sharing: Sharing::Exclusive,
+        devices: vec![device],
+        ids: vec![],
+        keeps_count: false,
+        has_parents: false,
+        cdi: false,
+        umad: false,
+        limits: Default::default(),
+        environment: Environment::default(),
+        expected: 1,
+        short: None,
+    }
+}
+
+#[test]
+fn a_device_that_is_gone_from_two_resources_is_one_device() {
+    let mut found = Found::with(json!({"functions": [nic(0)]}));
+    let gone = Gone {
+        address: address("0000:9d:00.0"),
+        rdma: Some("mlx5_7".into()),
+    };
+    let of = |resource: &str| (resource.to_owned(), vec![gone.clone()]);
+    found.view.gone = ["rdma/a", "rdma/b"].map(of).into();
+    has(&found.page(), &["1 of 2 unhealthy"]);
+}
+
+#[test]
+fn a_resource_of_claims_that_cannot_use_a_healthy_device_is_named() {
+    let mut found = Found::with(json!({"functions": [nic(0)]}));
+    let fault = "bond0.100 is down";
+    found.view.by_claims = vec![offer("rdma/nic", "0000:1a:00.0", "mlx5_0", fault)];
+    has(&found.page(), &["mlx5_0 in rdma/nic", fault]);
+}
+
 #[test]
 fn names_from_outside_are_text() {
     const HOSTILE: &str = "<script>alert(1)</script>\"'&";
@@ -250,32 +299,7 @@ fn names_from_outside_are_text() {
     };
     let holders = [(address("0000:1a:00.0"), [holder].into())];
     found.held.holders = holders.into();
-    let hca = serde_json::from_value(json!({"name": HOSTILE})).expect("an RDMA device");
-    let lost = OfferedDevice {
-        address: address("0000:9e:00.0"),
-        hca,
-        numa_node: None,
-        path: PciPath::default(),
-        data_direct: None,
-        mac: None,
-        parent: None,
-        fault: Some(HOSTILE.into()),
-    };
-    found.view.offers = vec![Offer {
-        name: ResourceName::new("rdma/hca").expect("a name"),
-        kind: Ids::Exclusive,
-        sharing: Sharing::Exclusive,
-        devices: vec![lost],
-        ids: vec![],
-        keeps_count: false,
-        has_parents: false,
-        cdi: false,
-        umad: false,
-        limits: Default::default(),
-        environment: Environment::default(),
-        expected: 1,
-        short: None,
-    }];
+    found.view.offers = vec![offer("rdma/hca", "0000:9e:00.0", HOSTILE, HOSTILE)];
     let gone = Gone {
         address: address("0000:9d:00.0"),
         rdma: Some(HOSTILE.into()),
