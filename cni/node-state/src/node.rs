@@ -69,8 +69,6 @@ pub enum Signal {
     Reload,
     /// The configuration may have changed.
     Configuration,
-    /// Devices may have appeared, disappeared or changed their numbers.
-    Hardware,
     /// New state of the hardware, with the unhealthy devices.
     Observed(Arc<Inventory>, Unhealthy),
     /// New state of the eRDMA NICs.

@@ -46,7 +46,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -101,8 +101,6 @@ pub struct Daemon {
     errors: watch::Sender<Vec<ErrorThreshold>>,
     /// Names of devlink's health reporters that affect the health of devices.
     reporters: watch::Sender<Vec<String>>,
-    /// Requests an observation from the health task. Only the health task waits for a device's firmware.
-    observe: Arc<Notify>,
     erdma: Arc<Report>,
     /// Latest switch of each NIC, from LLDP.
     switches: Arc<Switches>,
@@ -249,7 +247,7 @@ impl Daemon {
             .with_unreachable(unreachable.subscribe().into())
             .with_errors(self.errors.subscribe())
             .with_reporters(self.reporters.subscribe())
-            .observing_on(self.observe.clone());
+            .observing_on(self.context.observe.clone());
         log_remarks(&remarks);
         let now = watch.unhealthy(inventory);
         let hardware = self.hardware.clone();
@@ -277,8 +275,7 @@ impl Daemon {
         now
     }
 
-    /// Handles a signal: updates the configuration or the observed state, and plans the node again. After
-    /// [`Signal::Hardware`], only requests an observation.
+    /// Handles a signal: updates the configuration or the observed state, and plans the node again.
     async fn follow(&mut self, signal: Signal) {
         let node = self.node.borrow().clone();
         let (mut conf, mut inventory) = (node.conf.clone(), node.inventory.clone());
@@ -286,12 +283,11 @@ impl Daemon {
             Signal::Observed(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
             Signal::Erdma(report) => self.erdma = Arc::new(report),
             Signal::Switches(switches) => self.switches = switches,
-            // the health task observes the hardware, and sends the result as a separate signal
-            Signal::Hardware => return self.observe.notify_one(),
             Signal::Configuration => conf = self.reload(conf),
             Signal::Reload => {
                 conf = self.reload(conf);
-                self.observe.notify_one();
+                // the health task observes the hardware, and sends the result as a separate signal
+                self.context.observe.notify_one();
             }
         }
         self.take(conf, inventory).await;

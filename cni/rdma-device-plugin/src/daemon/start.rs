@@ -40,8 +40,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Capacity of the channel of signals. If the channel is full, Allocate drops its signal, because the pending signals
-/// already make the daemon plan again. Other senders wait.
+/// Capacity of the channel of signals. If the channel is full, senders wait.
 const SIGNALS: usize = 16;
 
 impl Daemon {
@@ -117,6 +116,7 @@ impl Daemon {
             node: receiver,
             directories,
             signals: sender,
+            observe: Arc::default(),
             chain: chain.subscribe(),
             verdicts,
             metrics: metrics.clone(),
@@ -148,7 +148,6 @@ impl Daemon {
             unhealthy: Unhealthy::default(),
             errors,
             reporters,
-            observe: Arc::default(),
             erdma,
             switches,
             remarks: vec![],

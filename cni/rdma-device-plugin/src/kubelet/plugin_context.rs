@@ -8,7 +8,7 @@ use node_state::{
 };
 use rdma_resources::{Containers, Grants};
 use std::{path::PathBuf, sync::Arc};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// Paths, state and channels for plugins.
 pub struct PluginContext {
@@ -36,6 +36,8 @@ pub struct PluginContext {
     pub directories: watch::Receiver<u64>,
     /// Signals to the daemon.
     pub signals: mpsc::Sender<Signal>,
+    /// Requests for an observation by the health task. Only the health task waits for a device's firmware.
+    pub observe: Arc<Notify>,
     /// Status of `rdma-cni` in the chain.
     pub chain: watch::Receiver<ChainStatus>,
     /// Receivers of the daemon's decisions on containers' starts.

@@ -19,7 +19,7 @@ use kubelet_api::device_plugin::{
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 use kubelet_api::pod_resources;
-use node_state::node::{Node, Signal};
+use node_state::node::Node;
 use offer::{Accelerators, Cure, Environment, Offer};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{
@@ -97,8 +97,7 @@ impl Service {
         let fresh = self.observe().await?;
         if fresh != *node.inventory {
             log::info!("{}: the node's devices have changed", self.resource);
-            // ignore a full queue: the pending signals already make the daemon plan again
-            let _ = self.context.signals.try_send(Signal::Hardware);
+            self.context.observe.notify_one();
         }
         answers(offer, requests, &fresh)
     }
@@ -462,3 +461,7 @@ impl DevicePlugin for Service {
             .map_err(|refused| refused.status)
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;
