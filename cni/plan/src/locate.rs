@@ -329,7 +329,7 @@ fn is_shared(observed: &Observed) -> bool {
 }
 
 /// Finds the RDMA device of `rail` that was recorded on the host as `host_device`. `others` are records of this boot
-/// whose devices are not restored. In shared mode the RDMA device is on the host, although the pod also sees the device.
+/// whose devices are not restored. In shared mode the RDMA device is on the host, although the pod also sees it.
 pub(super) fn rdma<'a, 'b>(
     rail: &Rail,
     host_device: &RdmaDevice,

@@ -265,8 +265,8 @@ impl World {
         }
     }
 
-    /// Unloads and loads ib_core with the modules that make RDMA devices. The loaded ib_core has the default mode `mode`,
-    /// and all RDMA devices are made again on the host. Netdevs stay in their namespaces.
+    /// Unloads and loads ib_core with the modules that make RDMA devices. The loaded ib_core has the default mode
+    /// `mode`, and all RDMA devices are made again on the host. Netdevs stay in their namespaces.
     pub fn reload_rdma(&mut self, mode: RdmaMode) {
         self.rdma_mode = Some(mode);
         for position in 0..self.hcas.len() {
