@@ -468,7 +468,10 @@ impl Watch {
         if changes.networks
             && let Err(error) = listen_to_networks(inotify.get_mut(), &self.attachments)
         {
-            log::warn!("cannot watch records of new networks: {error}");
+            log::warn!(
+                "cannot watch records of new networks: {error}; the daemon polls the records"
+            );
+            self.inotify = None;
         }
         self.records_changed |= changes.records;
         if self.records_changed {

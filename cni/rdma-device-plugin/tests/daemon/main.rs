@@ -28,8 +28,10 @@ mod spreading;
 mod switches;
 mod upgrading;
 
-use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic};
+use integration::{Daemon, Machine, Netns, kubelet::DeviceManager, machine::Nic};
 use program::start;
+use rdma_netns::{Kernel, Linux};
+use serde_json::json;
 
 const FIRST: Nic<'_> = Nic {
     address: "0000:3b:00.0",
@@ -110,6 +112,30 @@ fn socket_of(machine: &Machine, resource: &str) -> std::path::PathBuf {
         name.starts_with(&begin)
     };
     paths.find(is_it).expect("a socket of the resource")
+}
+
+/// Returns the network namespace of the pod `team/train-0`, and writes a record that the namespace's netdev `rdma0` is
+/// the netdev of [`SECOND`].
+#[track_caller]
+fn pod_with_second(machine: &Machine) -> Netns {
+    let pod = Netns::new("train-0");
+    pod.ip("link add rdma0 type veth peer name wire0");
+    pod.ip("link set wire0 up");
+    let netns = rdma_netns::netns::Netns::open(pod.path()).expect("a namespace");
+    let record = json!({
+        "format": 8, "phase": "attached", "pod": "team/train-0",
+        "bootId": Linux::new().boot_id().expect("an id"),
+        "key": {"network": "rails", "container": "c1", "interface": "eth0"},
+        "netns": pod.path(), "netnsId": netns.id(),
+        "rdmaMode": "shared", "dad": "off", "acceptRa": false, "config": {},
+        "rails": [{
+            "podName": "rdma0", "podIndex": pod.link("rdma0").expect("a netdev")["ifindex"],
+            "rdma": {"name": SECOND.rdma, "index": 1, "node_guid": "", "parent": SECOND.address},
+        }],
+    });
+    std::fs::create_dir_all(machine.path("state/attachments/rails")).expect("a directory");
+    machine.write("state/attachments/rails/c1@eth0.json", &record.to_string());
+    pod
 }
 
 fn ids(ids: &[&str]) -> Vec<String> {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of health and metrics, with the whole daemon.
 
-use crate::{HCA, Running, ids, program::start_with};
+use crate::{
+    FIRST, HCA, Machine, Running, SECOND, TWO, ids, pod_with_second,
+    program::{start_in_user_namespace, start_with},
+};
 use integration::{
     kubelet::{DeviceManager, Manner},
     stopwatch::Stopwatch,
@@ -9,6 +12,8 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use std::{
+    fs,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -154,6 +159,33 @@ fn with_ethernet_only_it_sleeps_until_an_event() {
         node.daemon.sleeps() == before
     };
     wait::until("it sleeps for 2.5 s", asleep);
+}
+
+/// The records of a network have a directory of their own, which needs one more watch of inotify.
+#[test]
+fn the_daemon_polls_records_that_it_cannot_watch() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    // an InfiniBand VF that is down is as healthy as its PF on the host, and unhealthy in a pod
+    machine.is_virtual(&SECOND, &FIRST, 0);
+    let port = "sys/class/infiniband/mlx5_1/ports/1";
+    machine.write(&format!("{port}/link_layer"), "InfiniBand\n");
+    machine.write(&format!("{port}/state"), "1: DOWN\n");
+    machine.configure(TWO);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start_in_user_namespace(&machine, "");
+    kubelet.wait_for("rdma/nic", "its id", |it| it.healthy().len() == 1);
+    let limited = Command::new("nsenter")
+        .args(["--user", "--preserve-credentials", "--target"])
+        .arg(daemon.pid().to_string())
+        .args(["sh", "-c", "echo 0 > /proc/sys/user/max_inotify_watches"])
+        .status();
+    assert!(limited.expect("nsenter runs").success());
+    fs::create_dir_all(machine.path("state/attachments/rails")).expect("a directory");
+    daemon.says("cannot watch records of new networks: No space left on device");
+    // the observation after the new directory's event finds no record
+    thread::sleep(Duration::from_secs(1));
+    let _pod = pod_with_second(&machine);
+    kubelet.wait_for("rdma/nic", "no healthy id", |it| it.healthy().is_empty());
 }
 
 #[test]

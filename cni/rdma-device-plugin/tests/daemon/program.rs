@@ -12,6 +12,16 @@ pub(crate) fn command(machine: &Machine) -> Command {
     command
 }
 
+/// Starts the program in a user namespace of its own after the shell commands `before`, which end with `&&`.
+pub(crate) fn start_in_user_namespace(machine: &Machine, before: &str) -> Daemon {
+    let own = command(machine);
+    let script = format!("{before} exec \"$0\" \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", &script]);
+    command.arg(own.get_program()).args(own.get_args());
+    Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]))
+}
+
 /// Runs the program until it ends by itself.
 pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("it runs")

@@ -2,7 +2,11 @@
 //! Tests of one daemon that replaces another one, as in an update of a DaemonSet: the new daemon starts before the old
 //! one ends.
 
-use crate::{FIRST, Machine, Running, SECOND, TWO, program::start_with, start};
+use crate::{
+    FIRST, Machine, Running, SECOND, TWO,
+    program::{start_in_user_namespace, start_with},
+    start,
+};
 use integration::{
     Daemon,
     kubelet::{
@@ -315,12 +319,8 @@ fn without_inotify_another_daemons_end_and_kubelets_are_noticed_all_the_same() {
         machine.configure(TWO);
         let mut kubelet = DeviceManager::started(&machine.path("kubelet"));
         let start = || {
-            let own = crate::program::command(&machine);
-            let script = format!("echo 0 > /proc/sys/user/{limit} && exec \"$0\" \"$@\"");
-            let mut command = Command::new("unshare");
-            command.args(["--user", "--map-root-user", "sh", "-c", &script]);
-            command.arg(own.get_program()).args(own.get_args());
-            Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]))
+            let before = format!("echo 0 > /proc/sys/user/{limit} &&");
+            start_in_user_namespace(&machine, &before)
         };
         let old = start();
         old.says(&format!(
