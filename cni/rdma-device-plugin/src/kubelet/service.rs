@@ -80,7 +80,8 @@ impl Service {
     }
 
     /// Returns the containers' answers and grants according to the last observation of the hardware. If an id cannot be
-    /// granted, or a character device is no longer in place, observes the hardware again, and uses the new observation.
+    /// granted, or a character device is no longer in place, observes the hardware again without ports, and uses the new
+    /// observation. Also requests an observation with ports then, from the health task.
     async fn answers(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -94,12 +95,12 @@ impl Service {
         {
             return known;
         }
-        let fresh = self.observe().await?;
-        if fresh != *node.inventory {
+        let fresh = answers(offer, requests, &self.presence().await?);
+        if fresh.as_ref().ok() != known.as_ref().ok() {
             log::info!("{}: the node's devices have changed", self.resource);
-            self.context.observe.notify_one();
         }
-        answers(offer, requests, &fresh)
+        self.context.observe.notify_one();
+        fresh
     }
 
     fn in_place(&self, grants: &[Grant]) -> bool {
@@ -109,8 +110,9 @@ impl Service {
             .all(|it| self.context.hardware.has_node(&it.name, it.major, it.minor))
     }
 
-    async fn observe(&self) -> Result<Inventory, Status> {
-        let inventory = self.context.hardware.observe_blocking().await;
+    /// Observes without ports: the firmware of another device may not answer, and must not delay this container.
+    async fn presence(&self) -> Result<Inventory, Status> {
+        let inventory = self.context.hardware.presence_blocking().await;
         inventory.map_err(|error| Status::unavailable(error.to_string()))
     }
 
@@ -260,9 +262,7 @@ impl Service {
 
     /// Checks that the devices that Allocate granted for `ids` are unchanged. Returns the promises of Allocate.
     async fn are_in_place(&self, ids: &[String]) -> Result<Promised, Refused> {
-        // observe without ports: the firmware of another device may not answer, and must not delay this container
-        let now = self.context.hardware.presence_blocking().await;
-        let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
+        let now = self.presence().await?;
         let node = self.node();
         let grants = ids.iter().map(|id| self.granted(id, &node));
         let grants: Vec<_> = grants.collect::<Result<_, Refused>>()?;

@@ -173,6 +173,28 @@ fn a_renumbered_device_is_allocated_by_its_present_number() {
 }
 
 #[test]
+fn firmware_that_does_not_answer_holds_up_no_renumbered_device() {
+    let node = Running::with(TWO).listed("rdma/nic", 1);
+    node.machine.silence(&FIRST);
+    node.daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    integration::wait::until("somebody asks", || node.daemon.threads() > 1);
+    node.machine.without_number(SECOND.number);
+    node.machine.number(&SECOND, 7);
+    let nic = ids(&[SECOND.address]);
+    let at = Stopwatch::start();
+    // more attempts than the daemon has threads that may block
+    for _ in 0..6 {
+        let answer = node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+        let given = &answer.container_responses[0].devices;
+        assert!(given.iter().any(|it| it.host_path.ends_with("/uverbs7")));
+        node.kubelet
+            .before_start("rdma/nic", &nic)
+            .expect("it may start");
+    }
+    assert!(at.elapsed().as_secs() < 5, "{:?}", at.elapsed());
+}
+
+#[test]
 fn a_container_whose_device_was_renumbered_does_not_start() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
     let nic = ids(&[SECOND.address]);
