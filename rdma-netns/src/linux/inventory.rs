@@ -8,6 +8,7 @@ use super::{
     Linux, accelerators, cannot_read, data_direct,
     devices::{self, Verbs, entries, link_name, read, virtual_functions},
     erdma, nvlink,
+    parentless::{self, Parentless},
     pci_path::path,
     rdma,
     reach::{Reach, network_of},
@@ -58,7 +59,7 @@ impl Linux {
                 true => self.kernel_users(),
                 false => BTreeMap::new(),
             },
-            drivers: self.parentless_drivers(),
+            parentless: self.parentless(),
             with_ports,
         };
         reader
@@ -74,7 +75,7 @@ pub(super) fn read_tree(sysfs: &Path, dev: &Path, reach: Reach) -> io::Result<In
         dev,
         reach,
         kernel_users: BTreeMap::new(),
-        drivers: BTreeMap::new(),
+        parentless: BTreeMap::new(),
         with_ports: true,
     };
     reader.inventory()
@@ -86,8 +87,8 @@ struct Reader<'a> {
     reach: Reach,
     /// Kernel users of RDMA devices, by name of the RDMA device.
     kernel_users: BTreeMap<String, Vec<String>>,
-    /// Driver ids of RDMA devices without a parent, by name of the RDMA device.
-    drivers: BTreeMap<String, u32>,
+    /// RDMA devices without a parent in this program's namespace, by name.
+    parentless: BTreeMap<String, Parentless>,
     /// True if the inventory has ports, firmware versions and speeds.
     with_ports: bool,
 }
@@ -107,7 +108,7 @@ impl Reader<'_> {
         let hca = |verbs: &Verbs| Hca {
             soft: self.is_soft(&verbs.device),
             is_erdma: verbs.parent.is_none()
-                && pairing::is_erdma(self.drivers.get(&verbs.device).copied(), &verbs.device),
+                && pairing::is_erdma(self.parentless(&verbs.device).driver, &verbs.device),
             kernel_users: self
                 .kernel_users
                 .get(&verbs.device)
@@ -146,7 +147,7 @@ impl Reader<'_> {
         self.pair(&mut inventory);
         let functions = &mut inventory.functions;
         for mut hca in soft {
-            let place = self.netdev_place(&hca.name, functions);
+            let place = self.port_place(&hca.name, functions);
             let Some(function) = place.and_then(|place| functions.get_mut(place)) else {
                 continue;
             };
@@ -416,13 +417,23 @@ impl Reader<'_> {
         ports
     }
 
+    fn parentless(&self, device: &str) -> Parentless {
+        self.parentless.get(device).copied().unwrap_or_default()
+    }
+
+    /// Returns the place in `functions` of the function that has the netdev of an RDMA device without a parent. Returns
+    /// `None` if the netdev is in another namespace.
+    fn port_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
+        let netdev = self.parentless(device).netdev?;
+        parentless::place_of(self.sysfs, netdev, functions)
+    }
+
     /// Returns the index in `functions` of the function to which an RDMA device of this namespace without a parent
-    /// belongs. Finds the function by the device's netdev. rxe reports the netdev in `parent`, other drivers report it
-    /// in the GID table. If the netdev is a bond, returns the function of the bond's first port.
+    /// belongs. Finds the function by the device's netdev, which the driver reports in the GID table. If the netdev is
+    /// a bond, returns the function of the bond's first port.
     fn netdev_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
         let directory = name::directory(self.sysfs, device);
-        let netdev =
-            read(&directory, "parent").or_else(|| read(&directory, "ports/1/gid_attrs/ndevs/0"))?;
+        let netdev = read(&directory, "ports/1/gid_attrs/ndevs/0")?;
         let of = |is: &dyn Fn(&Netdev) -> bool| {
             let netdevs = functions.iter().enumerate().flat_map(|(place, function)| {
                 function.netdevs.iter().map(move |netdev| (netdev, place))

@@ -25,6 +25,7 @@
 //! | `rdma`, `devices` | RDMA devices and their hardware, in sysfs and `/dev` |
 //! | `gids` | the GID tables in sysfs |
 //! | `erdma` | special cases of eRDMA |
+//! | `parentless` | RDMA devices without a parent in sysfs |
 //! | `inventory` | the node's hardware from which resources are formed |
 //! | `pci_path` | the PCI path of a function |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and the distance of a NIC from them |
@@ -79,6 +80,7 @@ pub mod nldev;
 mod nvlink;
 pub mod offline;
 mod packet_socket;
+mod parentless;
 mod pci_path;
 mod probe;
 mod rdma;
@@ -429,25 +431,6 @@ impl Linux {
             (device.name, users)
         });
         users.collect()
-    }
-
-    /// Returns the driver ids of RDMA devices without a parent in sysfs, by device name. Omits devices that are not in
-    /// this program's namespace.
-    fn parentless_drivers(&self) -> BTreeMap<String, u32> {
-        let mut verbs = devices::verbs(&self.sysfs).unwrap_or_default();
-        verbs.retain(|it| it.parent.is_none());
-        if verbs.is_empty() {
-            return BTreeMap::new();
-        }
-        let Some((mut nldev, mut devices)) = self.own_rdma() else {
-            return BTreeMap::new();
-        };
-        devices.retain(|device| verbs.iter().any(|it| it.device == device.name));
-        let drivers = devices.into_iter().filter_map(|device| {
-            let verbs = nldev.char_device("uverbs", device.index, None);
-            Some((device.name, verbs.ok()??.driver?))
-        });
-        drivers.collect()
     }
 }
 

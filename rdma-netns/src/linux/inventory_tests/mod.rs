@@ -98,8 +98,35 @@ impl Node {
         linux.inventory().expect("an inventory")
     }
 
+    /// Returns the inventory. RDMA netlink reports the netdevs in `ports`: each element has the name of an RDMA device,
+    /// and the name of the netdev of its port, which is in this program's namespace.
+    fn inventory_with(&self, ports: &[(&str, &str)]) -> Inventory {
+        let port = |(at, (device, netdev)): (u32, &(&str, &str))| {
+            self.file(&format!("sys/class/net/{netdev}/ifindex"), &at.to_string());
+            let state = Parentless {
+                driver: None,
+                netdev: Some(at),
+            };
+            ((*device).to_owned(), state)
+        };
+        let (sysfs, dev) = (self.path("sys"), self.path("dev"));
+        let reader = Reader {
+            sysfs: &sysfs,
+            dev: &dev,
+            reach: Reach::default(),
+            kernel_users: BTreeMap::new(),
+            parentless: (7..).zip(ports).map(port).collect(),
+            with_ports: true,
+        };
+        reader.inventory().expect("an inventory")
+    }
+
     /// Returns the functions' addresses, each with the names of its netdevs and RDMA devices.
     fn names(&self) -> Vec<(String, Vec<String>, Vec<String>)> {
+        Self::names_in(self.inventory())
+    }
+
+    fn names_in(inventory: Inventory) -> Vec<(String, Vec<String>, Vec<String>)> {
         let names = |function: Function| {
             let netdevs = function.netdevs.into_iter().map(|netdev| netdev.name);
             let hcas = function.hcas.into_iter().map(|hca| hca.name);
@@ -109,7 +136,7 @@ impl Node {
                 hcas.collect(),
             )
         };
-        self.inventory().functions.into_iter().map(names).collect()
+        inventory.functions.into_iter().map(names).collect()
     }
 }
 

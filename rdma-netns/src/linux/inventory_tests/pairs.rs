@@ -32,16 +32,22 @@ fn soft_roce_belongs_to_the_hardware_below_its_netdev() {
             node.link(&format!("{directory}/master"), format!("../../{master}"));
         }
     }
-    // netdevs: reported by rxe, reported by the GID table, a bond, a name that does not exist, none
-    for (number, name, file, netdev) in [
+    // the netdev is a NIC, a NIC, a bond, without hardware, in another namespace
+    let ports = [
+        ("rxe0", "eth0"),
+        ("siw1", "eth4"),
+        ("rxe2", "bond0"),
+        ("rxe3", "veth7"),
+    ];
+    for (number, name, file, text) in [
         (0, "rxe0", "parent", "eth0"),
-        (1, "soft1", "ports/1/gid_attrs/ndevs/0", "eth4"),
+        (1, "siw1", "node_desc", SOFT_IWARP),
         (2, "rxe2", "parent", "bond0"),
         (3, "rxe3", "parent", "veth7"),
-        (4, "rxe4", "node_desc", "somewhere else"),
+        (4, "rxe4", "parent", "eth0"),
     ] {
         node.rdma(number, name, None);
-        node.file(&format!("sys/class/infiniband/{name}/{file}"), netdev);
+        node.file(&format!("sys/class/infiniband/{name}/{file}"), text);
     }
     // the function's own RDMA device precedes a software device
     node.rdma(
@@ -49,15 +55,49 @@ fn soft_roce_belongs_to_the_hardware_below_its_netdev() {
         "zzz",
         Some("sys/devices/pci0000:3a/0000:3a:00.0/0000:01:00.0"),
     );
+    let inventory = node.inventory_with(&ports);
+    // soft-RoCE on a bond is the bond's RDMA device
+    let is_soft = |place: usize| inventory.functions[place].hcas.last().map(|it| it.soft);
     assert_eq!(
-        node.names(),
+        [0, 2, 3].map(is_soft),
+        [Some(true), Some(false), Some(true)]
+    );
+    assert_eq!(
+        Node::names_in(inventory),
         [
             row("0000:01:00.0", &["eth0"], &["zzz", "rxe0"]),
             row("0000:02:00.0", &["eth3"], &[]),
             row("0000:02:00.1", &["eth2"], &["rxe2"]),
-            row("0000:03:00.0", &["eth4"], &["soft1"]),
+            row("0000:03:00.0", &["eth4"], &["siw1"]),
         ]
     );
+}
+
+/// A pod has called a netdev of its namespace like the host's second port of a bond, and has made soft-RoCE on it. The
+/// kernel reports no netdev of this namespace for the port of `mlx5_bond_9`.
+#[test]
+fn a_pods_soft_roce_belongs_to_no_hardware_of_the_host() {
+    for pods_netdev in ["ens1f1", "bond0"] {
+        let node = Node::new();
+        for (number, netdev) in ["ens1f0", "ens1f1"].into_iter().enumerate() {
+            let address = format!("0000:3b:00.{number}");
+            let function = node.pci(ROOT, &address, "20000", PF);
+            let directory = node.netdev(&function, netdev, "94:6d:ae:00:00:01");
+            node.link(&format!("{directory}/master"), "../../../bond0");
+            if number == 0 {
+                node.rdma(0, "mlx5_bond_0", Some(&function));
+            }
+        }
+        node.rdma(1, "mlx5_bond_9", None);
+        node.visible("mlx5_bond_9", "4: ACTIVE");
+        node.file("sys/class/infiniband/mlx5_bond_9/parent", pods_netdev);
+        let expected = [
+            row("0000:3b:00.0", &["ens1f0"], &["mlx5_bond_0"]),
+            row("0000:3b:00.1", &["ens1f1"], &[]),
+        ];
+        assert_eq!(node.names(), expected, "{pods_netdev}");
+        assert_eq!(node.inventory().unpaired, []);
+    }
 }
 
 #[test]
@@ -70,11 +110,8 @@ fn rdma_in_software_is_distinguished_from_hardware() {
     node.file("sys/class/infiniband/rxe0/parent", "eth0");
     // Linux 5.10 reports the NIC's hardware as the parent of siw devices
     node.rdma(2, "siw0", Some(&nic));
-    node.file(
-        "sys/class/infiniband/siw0/node_desc",
-        "Software iWARP stack",
-    );
-    let inventory = node.inventory();
+    node.file("sys/class/infiniband/siw0/node_desc", SOFT_IWARP);
+    let inventory = node.inventory_with(&[("rxe0", "eth0")]);
     let hcas = &inventory.functions[0].hcas;
     let mut found: Vec<(&str, bool)> = hcas.iter().map(|it| (&*it.name, it.soft)).collect();
     found.sort_unstable();
@@ -323,8 +360,17 @@ fn the_function_that_has_a_parentless_device_is_no_others() {
         "sys/class/infiniband/aaa_rxe/node_guid",
         "0216:3eff:fe00:0002",
     );
+    let inventory = node.inventory_with(&[("aaa_rxe", "eth2")]);
+    let functions = &inventory.functions;
+    let soft: Vec<bool> = functions[1].hcas.iter().map(|it| it.soft).collect();
+    assert_eq!(soft, [false, true]);
+    let made_by = &functions[1].device.rdma_functions;
     assert_eq!(
-        node.names(),
+        made_by.iter().map(|it| &**it).collect::<Vec<_>>(),
+        ["0000:00:12.0"]
+    );
+    assert_eq!(
+        Node::names_in(inventory),
         [
             row("0000:00:01.0", &["eth1"], &[]),
             row("0000:00:02.0", &["eth2"], &["erdma_2", "aaa_rxe"]),
@@ -332,16 +378,6 @@ fn the_function_that_has_a_parentless_device_is_no_others() {
             row("0000:00:12.0", &[], &[]),
         ]
     );
-    let functions = node.inventory().functions;
-    let soft: Vec<bool> = functions[1].hcas.iter().map(|it| it.soft).collect();
-    assert_eq!(soft, [false, true]);
-    let made_by: Vec<&str> = functions[1]
-        .device
-        .rdma_functions
-        .iter()
-        .map(|it| &**it)
-        .collect();
-    assert_eq!(made_by, ["0000:00:12.0"]);
 }
 
 /// A constructed multi-plane ConnectX-8, as Mellanox/rdmamap#17 lists it. `smi1` has a port for each plane, and no
