@@ -77,7 +77,7 @@ impl Erdma<'_> {
     }
 
     /// Returns the EUI-64 of the hardware address, with the inverted "locally administered" bit.
-    fn guid(&self) -> String {
+    pub fn guid(&self) -> String {
         let bytes: Vec<u8> = self
             .mac
             .split(':')

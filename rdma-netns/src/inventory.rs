@@ -176,6 +176,10 @@ pub struct Hca {
     /// RDMA device then belongs to the bond.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
+    /// Node GUID, such as `0216:3eff:fe0a:0b01`, if the device has no parent in sysfs. `None`: the device has a parent,
+    /// or is in a namespace whose sysfs this program does not see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_guid: Option<String>,
     /// True if the device has no parent in sysfs, and its driver is eRDMA's ([`pairing::is_erdma`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_erdma: bool,

@@ -5,7 +5,7 @@ use attachments::{
     Store,
     pods::{self, PodRails},
 };
-use rdma_netns::{DeviceAddress, GpuDirectReader, Inventory, Kernel, Linux, RdmaCgroup};
+use rdma_netns::{DeviceAddress, GpuDirectReader, Hca, Inventory, Kernel, Linux, RdmaCgroup};
 use std::{
     collections::BTreeMap,
     fs,
@@ -34,10 +34,27 @@ struct Memory {
     /// Kernel users of each device, such as NFS. The daemon remembers them after they have ended: NFS closes idle
     /// connections, and a resource would otherwise gain and lose the device each time.
     storage: BTreeMap<DeviceAddress, Vec<String>>,
-    /// Last known PCI function of each RDMA device, by the device's name. Some RDMA devices have no parent in sysfs.
-    /// The daemon finds their function only by the netdev, which may be in a pod.
-    functions: BTreeMap<String, DeviceAddress>,
+    /// Last known PCI function of each RDMA device without a parent in sysfs. The daemon finds the function only by the
+    /// netdev, which may be in a pod.
+    functions: BTreeMap<Identity, DeviceAddress>,
     gpudirect: GpuDirectReader,
+}
+
+/// Identity of an RDMA device without a parent in sysfs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    /// Node GUID. No program can change the GUID of an eRDMA device.
+    Guid(String),
+    /// Name. Only the identity of an RDMA device that a pod has in exclusive mode, because sysfs then shows no GUID. In
+    /// shared mode a pod with `NET_ADMIN` can exchange the names of the node's RDMA devices.
+    Name(String),
+}
+
+impl Identity {
+    fn of(hca: &Hca) -> Self {
+        let guid = hca.node_guid.clone().map(Self::Guid);
+        guid.unwrap_or_else(|| Self::Name(hca.name.clone()))
+    }
 }
 
 impl Memory {
@@ -59,28 +76,44 @@ impl Memory {
     /// Pairs each unpaired RDMA device with its last known function, or else with the function in the record of a pod's
     /// rail. Then remembers the functions of `inventory`.
     fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
-        let names: Vec<String> = inventory
-            .unpaired
-            .iter()
-            .map(|it| it.name.clone())
+        let unpaired = inventory.unpaired.iter();
+        let mut unpaired: Vec<_> = unpaired
+            .map(|it| (Identity::of(it), it.name.clone()))
             .collect();
-        if names.iter().any(|it| !self.functions.contains_key(it)) {
+        // GUIDs precede names
+        unpaired.sort();
+        if unpaired
+            .iter()
+            .any(|(it, _)| !self.functions.contains_key(it))
+        {
             for rail in rails().into_iter().flat_map(|pod| pod.rails) {
-                let function = rail.rdma.zip(rail.devices.into_iter().next());
-                let is_known = |name: &String| self.functions.contains_key(name);
-                self.functions
-                    .extend(function.filter(|(name, _)| !is_known(name)));
+                let Some(address) = rail.devices.into_iter().next() else {
+                    continue;
+                };
+                let guid = rail.node_guid.map(Identity::Guid);
+                let name = rail.rdma.map(Identity::Name);
+                for identity in guid.into_iter().chain(name) {
+                    let known = self.functions.entry(identity);
+                    known.or_insert_with(|| address.clone());
+                }
             }
         }
-        for name in names {
-            if let Some(address) = self.functions.get(&name) {
+        for (identity, name) in unpaired {
+            if let Some(address) = self.functions.get(&identity) {
                 inventory.pair(&name, address);
             }
         }
         for function in &inventory.functions {
             let own = function.hcas.first().filter(|hca| !hca.soft);
-            let own = own.map(|hca| (hca.name.clone(), function.device.address.clone()));
-            self.functions.extend(own);
+            let Some((hca, guid)) = own.and_then(|it| Some((it, it.node_guid.clone()?))) else {
+                continue;
+            };
+            let address = &function.device.address;
+            self.functions.retain(|_, known| known != address);
+            let name = hca.is_erdma.then(|| Identity::Name(hca.name.clone()));
+            let identities = name.into_iter().chain([Identity::Guid(guid)]);
+            self.functions
+                .extend(identities.map(|it| (it, address.clone())));
         }
     }
 }
@@ -226,7 +259,7 @@ impl Hardware {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn storage_whose_connection_is_idle_is_still_storage() {
@@ -244,6 +277,31 @@ mod tests {
             let mut inventory = inventory(seen);
             memory.remember_storage(&mut inventory);
             assert_eq!(inventory.functions[0].hcas[0].kernel_users, expected);
+        }
+    }
+
+    /// Soft-RoCE on a bond of the host has been deleted, and in exclusive mode a pod has made an RDMA device with its
+    /// name. Only eRDMA devices are known by their names.
+    #[test]
+    fn a_pods_device_with_a_deleted_devices_name_is_not_that_device() {
+        for (driver_is_erdma, is_paired) in [(false, false), (true, true)] {
+            let hca = json!({
+                "name": "mlx5_bond_0", "node_guid": "966d:aeff:fe00:0001", "is_erdma": driver_is_erdma,
+            });
+            let function = |hcas: &[&Value]| json!({"address": "0000:3b:00.0", "hcas": hcas});
+            let read = |value: Value| -> Inventory {
+                serde_json::from_value(value).expect("an inventory")
+            };
+            let mut memory = Memory::default();
+            memory.pair(
+                &mut read(json!({"functions": [function(&[&hca])]})),
+                Vec::new,
+            );
+            let mut inventory = read(json!({
+                "functions": [function(&[])], "unpaired": [{"name": "mlx5_bond_0"}],
+            }));
+            memory.pair(&mut inventory, Vec::new);
+            assert_eq!(inventory.unpaired.is_empty(), is_paired);
         }
     }
 }

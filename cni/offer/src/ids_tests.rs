@@ -16,6 +16,7 @@ fn devices(count: usize) -> Vec<OfferedDevice> {
                 sub_devices: Vec::new(),
                 firmware: None,
                 soft: false,
+                node_guid: None,
                 is_erdma: false,
                 kernel_users: Vec::new(),
             },

@@ -36,6 +36,7 @@ fn offer(kind: Ids) -> Offer {
                     sub_devices: Vec::new(),
                     firmware: None,
                     soft: false,
+                    node_guid: None,
                     is_erdma: false,
                     kernel_users: Vec::new(),
                 },

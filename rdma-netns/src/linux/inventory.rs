@@ -15,7 +15,7 @@ use super::{
     sockets, vlans,
 };
 use crate::{
-    CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,
+    CharDevice, Device, DeviceAddress, Function, Guid, HardwareAddress, Hca, HcaPort, Inventory,
     LinkType, Netdev, ObserveError, RdmaMode, inventory::ACCELERATED, pairing, rdma::name,
 };
 use std::{
@@ -107,6 +107,7 @@ impl Reader<'_> {
             .collect();
         let hca = |verbs: &Verbs| Hca {
             soft: self.is_soft(&verbs.device),
+            node_guid: self.node_guid(verbs),
             is_erdma: verbs.parent.is_none()
                 && pairing::is_erdma(self.parentless(&verbs.device).driver, &verbs.device),
             kernel_users: self
@@ -308,22 +309,30 @@ impl Reader<'_> {
             || read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
     }
 
-    /// Pairs the unpaired RDMA devices of this namespace with the functions of their netdevs. Finds the netdev by GUID,
-    /// else by its name in the GID table ([`pairing`]).
+    /// Returns the node GUID of an RDMA device of this namespace without a parent.
+    fn node_guid(&self, verbs: &Verbs) -> Option<String> {
+        let directory = name::directory(self.sysfs, &verbs.device);
+        let guid = read(&directory, "node_guid").filter(|_| verbs.parent.is_none())?;
+        Guid::of_groups(&guid)
+            .is_some_and(|it| it != Guid(0))
+            .then_some(guid)
+    }
+
+    /// Pairs the unpaired RDMA devices of this namespace with the functions of their netdevs. Finds the netdev as the
+    /// RDMA device's port, else by GUID ([`pairing`]). All ports precede, because a netdev can have a MAC from which the
+    /// GUID of another RDMA device derives.
     fn pair(&self, inventory: &mut Inventory) {
-        let unpaired = inventory.unpaired.iter().map(|it| it.name.clone());
-        for device in unpaired.collect::<Vec<String>>() {
-            let directory = name::directory(self.sysfs, &device);
-            let guid = read(&directory, "node_guid").unwrap_or_default();
-            let functions = &inventory.functions;
-            let is_its = |netdev: &Netdev| pairing::is_guid_of(&guid, &netdev.mac);
-            let by_guid = functions
-                .iter()
-                .position(|it| it.hcas.is_empty() && it.netdevs.iter().any(is_its));
-            let place = by_guid.or_else(|| self.netdev_place(&device, functions));
-            if let Some(place) = place {
-                let address = functions[place].device.address.clone();
-                inventory.pair(&device, &address);
+        for is_by_port in [true, false] {
+            for hca in inventory.unpaired.clone() {
+                let functions = &inventory.functions;
+                let place = match is_by_port {
+                    true => self.port_place(&hca.name, functions),
+                    false => guid_place(&hca, functions),
+                };
+                if let Some(place) = place {
+                    let address = functions[place].device.address.clone();
+                    inventory.pair(&hca.name, &address);
+                }
             }
         }
     }
@@ -427,25 +436,16 @@ impl Reader<'_> {
         let netdev = self.parentless(device).netdev?;
         parentless::place_of(self.sysfs, netdev, functions)
     }
+}
 
-    /// Returns the index in `functions` of the function to which an RDMA device of this namespace without a parent
-    /// belongs. Finds the function by the device's netdev, which the driver reports in the GID table. If the netdev is
-    /// a bond, returns the function of the bond's first port.
-    fn netdev_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
-        let directory = name::directory(self.sysfs, device);
-        let netdev = read(&directory, "ports/1/gid_attrs/ndevs/0")?;
-        let of = |is: &dyn Fn(&Netdev) -> bool| {
-            let netdevs = functions.iter().enumerate().flat_map(|(place, function)| {
-                function.netdevs.iter().map(move |netdev| (netdev, place))
-            });
-            let fitting = netdevs.filter(|(netdev, _)| is(netdev));
-            fitting
-                .min_by(|a, b| a.0.name.cmp(&b.0.name))
-                .map(|(_, place)| place)
-        };
-        of(&|it| it.name == netdev)
-            .or_else(|| of(&|it| it.master.as_deref() == Some(netdev.as_str())))
-    }
+/// Returns the place in `functions` of the function that has no RDMA device, and that has a netdev from whose address
+/// the GUID of `hca` derives.
+fn guid_place(hca: &Hca, functions: &[Function]) -> Option<usize> {
+    let guid = hca.node_guid.as_deref()?;
+    let is_its = |netdev: &Netdev| pairing::is_guid_of(guid, &netdev.mac);
+    functions
+        .iter()
+        .position(|it| it.hcas.is_empty() && it.netdevs.iter().any(is_its))
 }
 
 /// Returns true if a host's netdev with this port name is a representor, such as `pf0vf3` or `c1pf0sf88`. A representor

@@ -27,6 +27,8 @@ pub struct PodRail {
     pub shared: bool,
     /// The RDMA device.
     pub rdma: Option<String>,
+    /// Node GUID of the RDMA device.
+    pub node_guid: Option<String>,
     /// The PCI functions or auxiliary devices of the rail. The function of the RDMA device comes first.
     pub devices: Vec<DeviceAddress>,
     /// The rail's addresses in the pod. Omits link-local IPv6 addresses.
@@ -86,6 +88,7 @@ impl From<&Rail> for PodRail {
             shared: shared.is_some(),
             host_netdev: netdev.map(ToString::to_string),
             rdma: rail.rdma.as_ref().map(|it| it.name.clone()),
+            node_guid: rail.rdma.as_ref().map(|it| it.node_guid.clone()),
             devices,
             addresses,
         }

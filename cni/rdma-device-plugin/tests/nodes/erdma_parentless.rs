@@ -5,9 +5,9 @@
 use crate::erdma::{FIRST, SECOND, look, node, offered, own};
 use integration::Machine;
 use node_state::{erdma::discover, hardware::Hardware};
-use rdma_netns::Linux;
+use rdma_netns::{Function, Inventory, Linux};
 use serde_json::json;
-use std::fs;
+use std::{fs, path::Path};
 
 /// Returns a node with two NICs. Their RDMA devices have a parent if `has_parent` is true.
 fn machine(has_parent: bool) -> Machine {
@@ -141,6 +141,99 @@ fn an_erdma_device_keeps_its_identity_in_a_pod() {
     }
 }
 
+/// Returns the functions with RDMA devices, each with the first character device of its RDMA device.
+fn numbers(inventory: &Inventory) -> Vec<(String, String)> {
+    let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
+    let number = |it: &Function| {
+        let node = it.hcas[0].char_devices[0].name.clone();
+        (it.device.address.to_string(), node)
+    };
+    with_rdma.map(number).collect()
+}
+
+/// Gives both RDMA devices the name of the other one, as `rdma dev set` does.
+fn swap_names(machine: &Machine) {
+    let class = |name: &str| machine.path("sys/class/infiniband").join(name);
+    for (from, to) in [
+        ("erdma_0", "other"),
+        ("erdma_1", "erdma_0"),
+        ("other", "erdma_1"),
+    ] {
+        fs::rename(class(from), class(to)).expect("renamed");
+    }
+    for (number, name) in [(FIRST.number, "erdma_1"), (SECOND.number, "erdma_0")] {
+        let ibdev = format!("sys/class/infiniband_verbs/uverbs{number}/ibdev");
+        machine.write(&ibdev, name);
+    }
+}
+
+/// In shared mode, both netdevs are in pods, and a pod exchanges the names of the RDMA devices. The daemon has seen the
+/// netdevs on the host (`is_remembered`), or the daemon starts now and reads the records of `rdma-cni`.
+#[test]
+fn an_erdma_device_keeps_its_function_under_another_name() {
+    for is_remembered in [true, false] {
+        let machine = machine(false);
+        let hardware = || Hardware::new(&machine.path("sys"), &machine.path("dev"));
+        let earlier = hardware();
+        let before = numbers(&earlier.observe().expect("an inventory"));
+        for netdev in ["eth1", "eth2"] {
+            fs::remove_file(machine.path("sys/class/net").join(netdev)).expect("moved");
+        }
+        swap_names(&machine);
+        let state = machine.path("state");
+        for (nic, container) in [(&FIRST, "c1"), (&SECOND, "c2")] {
+            record(
+                &state,
+                container,
+                nic.rdma,
+                nic.netdev_address,
+                nic.guid().trim(),
+            );
+        }
+        let hardware = match is_remembered {
+            true => earlier,
+            false => hardware().with_records(&state),
+        };
+        for after in [hardware.observe(), hardware.presence()] {
+            let after = numbers(&after.expect("an inventory"));
+            assert_eq!(after, before, "{is_remembered}");
+        }
+        // the kernel makes the character device again with another number
+        let verbs =
+            |number: u64| machine.path(&format!("sys/class/infiniband_verbs/uverbs{number}"));
+        fs::rename(verbs(FIRST.number), verbs(7)).expect("renumbered");
+        let after = numbers(&hardware.presence().expect("an inventory"));
+        let first = (FIRST.netdev_address.to_owned(), "uverbs7".to_owned());
+        assert_eq!(after, [first, before[1].clone()], "{is_remembered}");
+    }
+}
+
+/// Writes the record of a pod that has the NIC.
+fn record(state: &Path, container: &str, rdma: &str, function: &str, guid: &str) {
+    let boot_id = rdma_netns::Kernel::boot_id(&Linux::new()).expect("a boot's id");
+    let record = json!({
+        "format": 8, "key": {"network": "rdma-net", "container": container, "interface": "eth0"},
+        "pod": "default/p1", "bootId": boot_id, "netns": "/run/netns/p1",
+        "netnsId": {"device": 4, "inode": 5, "cookie": 6}, "phase": "attached",
+        "dad": "off", "acceptRa": false, "config": {},
+        "rails": [{
+            "podName": "rdma0",
+            "home": {
+                "name": "eth1", "index": 4, "mac": "02:00:00:00:00:04", "mtu": 1500, "up": true,
+                "parent": function,
+            },
+            "rdma": {"name": rdma, "index": 1, "node_guid": guid, "parent": function},
+        }],
+    });
+    let directory = state.join("attachments/rdma-net");
+    fs::create_dir_all(&directory).expect("a directory");
+    fs::write(
+        directory.join(format!("{container}@eth0.json")),
+        record.to_string(),
+    )
+    .expect("a record");
+}
+
 /// A pod has the device while the daemon starts, or while `--check-config` runs. The record of `rdma-cni` shows the
 /// device's function.
 #[test]
@@ -155,25 +248,6 @@ fn a_record_names_its_attachment() {
         offers[0].ids.len()
     };
     assert_eq!(count(hardware().with_records(&state)), 200);
-    let boot_id = rdma_netns::Kernel::boot_id(&Linux::new()).expect("a boot's id");
-    let record = json!({
-        "format": 8, "key": {"network": "rdma-net", "container": "c1", "interface": "eth0"},
-        "pod": "default/p1", "bootId": boot_id, "netns": "/run/netns/p1",
-        "netnsId": {"device": 4, "inode": 5, "cookie": 6}, "phase": "attached",
-        "dad": "off", "acceptRa": false, "config": {},
-        "rails": [{
-            "podName": "rdma0",
-            "home": {
-                "name": "eth1", "index": 4, "mac": "02:00:00:00:00:04", "mtu": 1500, "up": true,
-                "parent": FIRST.netdev_address,
-            },
-            "rdma": {
-                "name": "erdma_0", "index": 1, "node_guid": "", "parent": FIRST.netdev_address,
-            },
-        }],
-    });
-    let directory = state.join("attachments/rdma-net");
-    fs::create_dir_all(&directory).expect("a directory");
-    fs::write(directory.join("c1@eth0.json"), record.to_string()).expect("a record");
+    record(&state, "c1", "erdma_0", FIRST.netdev_address, "");
     assert_eq!(count(hardware().with_records(&state)), 400);
 }

@@ -348,6 +348,52 @@ fn an_rdma_device_without_a_parent_is_remembered_while_a_pod_has_it() {
     }
 }
 
+/// In shared mode, a pod has the netdev and has given it the name of the host's uplink. The GID table contains this
+/// name. The uplink's MAC decides nothing: it can be the MAC of the hardware, or one that an administrator has set.
+#[test]
+fn a_name_that_a_pod_gives_its_netdev_pairs_nothing() {
+    for assigned in ["0", "3"] {
+        let node = Node::new();
+        erdma(&node, 1, false);
+        let uplink = node.pci("pci0000:00", "0000:00:03.0", "20000", "1AF4:1000");
+        node.netdev(&format!("{uplink}/virtio3"), "eth0", "00:16:3e:00:00:99");
+        node.file("sys/class/net/eth0/addr_assign_type", assigned);
+        fs::remove_file(node.path("sys/class/net/eth1")).expect("moved");
+        let table = "sys/class/infiniband/erdma_1/ports/1/gid_attrs/ndevs/0";
+        node.file(table, "eth0");
+        let expected = [
+            row("0000:00:01.0", &[], &[]),
+            row("0000:00:03.0", &["eth0"], &[]),
+            row("0000:00:11.0", &[], &[]),
+        ];
+        assert_eq!(node.names(), expected, "{assigned}");
+        let unpaired = node.inventory().unpaired.into_iter().map(|it| it.name);
+        assert_eq!(unpaired.collect::<Vec<_>>(), ["erdma_1"]);
+    }
+}
+
+/// The pod that had `eth2` has given it the MAC of `eth1`, and has ended. `eth1` is in another pod. The kernel reports
+/// `eth2` as the port of `erdma_2`.
+#[test]
+fn a_port_precedes_a_mac_that_a_pod_has_set() {
+    let node = Node::new();
+    erdma(&node, 1, false);
+    erdma(&node, 2, false);
+    fs::remove_file(node.path("sys/class/net/eth1")).expect("moved");
+    node.file("sys/class/net/eth2/address", "00:16:3e:00:00:01");
+    let inventory = node.inventory_with(&[("erdma_2", "eth2")]);
+    assert_eq!(inventory.unpaired[0].name, "erdma_1");
+    assert_eq!(
+        Node::names_in(inventory),
+        [
+            row("0000:00:01.0", &[], &[]),
+            row("0000:00:02.0", &["eth2"], &["erdma_2"]),
+            row("0000:00:11.0", &[], &[]),
+            row("0000:00:12.0", &[], &[]),
+        ]
+    );
+}
+
 /// Tests eRDMA and soft-RoCE on one netdev, and eRDMA in the layout with a parent.
 #[test]
 fn the_function_that_has_a_parentless_device_is_no_others() {

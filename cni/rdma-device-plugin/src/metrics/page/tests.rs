@@ -128,6 +128,7 @@ fn rail(place: usize, device: &Value) -> PodRail {
         host_netdev: device["netdevs"][0]["name"].as_str().map(str::to_owned),
         shared: false,
         rdma: Some(hca.to_owned()),
+        node_guid: None,
         devices: vec![address(device["address"].as_str().expect("an address"))],
         addresses: vec![RailAddress {
             ip: format!("fd00:c{place}::7").parse().expect("an address"),
