@@ -143,10 +143,19 @@ impl Daemon {
 
     /// Returns the resident memory in KiB.
     pub fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// Returns the largest resident memory since the daemon's start, in KiB.
+    pub fn peak_memory(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, field: &str) -> u64 {
         let status = fs::read_to_string(self.proc("status")).expect("its status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
         let number = line.and_then(|line| line.split_whitespace().next());
-        number.expect("VmRSS").parse().expect("a number")
+        number.expect(field).parse().expect("a number")
     }
 
     /// Returns the number of times that the daemon's present threads went to sleep.

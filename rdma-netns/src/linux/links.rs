@@ -49,7 +49,7 @@ pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
     neighbours_find(body).ok_or(Unasked::NoCarrier)
 }
 
-/// Returns the netdev of an `RTM_NEWLINK`, without addresses and routes.
+/// Returns the netdev of an `RTM_NEWLINK`, without [alternative names](alt_names), addresses and routes.
 pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let header = LinkHeader::parse(body).ok()?;
     let flags = LinkFlag::ALL.into_iter();
@@ -120,10 +120,6 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             IFLA_LINK_NETNSID => netns = u32_of(value),
             IFLA_MASTER => link.master = u32_of(value),
             IFLA_IFALIAS => link.alias = Some(text_of_bytes(value)),
-            IFLA_PROP_LIST => {
-                let names = attributes(value).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME);
-                link.alt_names = names.map(|(_, name)| text_of_bytes(name)).collect();
-            }
             IFLA_LINKINFO => {
                 link.kind = kind_of(value);
                 link.child = children::parse(value);
@@ -159,6 +155,13 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     Some(link)
 }
 
+/// Returns the alternative names of the netdev of an `RTM_NEWLINK`. A netdev can have alternative names of 64 KiB.
+pub(super) fn alt_names(body: &[u8]) -> Vec<String> {
+    let list = attribute(body.get(HEADER..).unwrap_or_default(), IFLA_PROP_LIST);
+    let names = attributes(list.unwrap_or_default()).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME);
+    names.map(|(_, name)| text_of_bytes(name)).collect()
+}
+
 /// Returns the name of the netdev `index` of an `RTM_NEWLINK`.
 fn name_of(body: &[u8], index: u32) -> InterfaceName {
     let name = attribute(body.get(HEADER..).unwrap_or_default(), IFLA_IFNAME);
@@ -176,8 +179,8 @@ pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     can_have && attribute(attributes, IFLA_PARENT_DEV_NAME).is_none()
 }
 
-/// Returns the netdev of an `RTM_NEWLINK`, which is in the namespace that `sysfs` shows.
-pub fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
+/// Returns the netdev of an `RTM_NEWLINK` like [`parse`]. The netdev is in the namespace that `sysfs` shows.
+pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
     let mut link = parse(body, sysfs)?;
     if hides_hardware(body, &link) {
         link.parent = devices::of_netdev(sysfs, &link.name, link.index);

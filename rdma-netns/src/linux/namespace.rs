@@ -80,10 +80,11 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
             true => links::parse_own(body, sysfs),
             false => links::parse(body, sysfs),
         };
-        let Some(link) = link else {
+        let Some(mut link) = link else {
             log::warn!("cannot parse a netdev of {whose}: {body:?}");
             continue;
         };
+        link.alt_names = links::alt_names(body);
         if !space.is_own() && links::hides_hardware(body, &link) {
             without_hardware.push(links.len());
         }

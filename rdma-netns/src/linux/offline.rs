@@ -6,9 +6,9 @@
 
 pub use super::{
     api_server::named as api_servers, devices::of_netdev as hardware_of, gids::read as gid_table,
-    links::parse_own as link, listeners::has_one as is_heard_of,
-    monitor::nsid::parse as namespace_number, neighbours::parse as neighbour,
-    probe::decode as neighbour_packet, vpd::value as vital_product_data,
+    listeners::has_one as is_heard_of, monitor::nsid::parse as namespace_number,
+    neighbours::parse as neighbour, probe::decode as neighbour_packet,
+    vpd::value as vital_product_data,
 };
 pub use crate::smc::SmcAnswer;
 
@@ -24,12 +24,19 @@ use super::{
     routes, rules, vfs,
 };
 use crate::{
-    Address, GeneralRule, Inventory, RdmaMode, Route, Rule, Vf,
+    Address, GeneralRule, Inventory, Link, RdmaMode, Route, Rule, Vf,
     netlink::{Answers, NetlinkError},
     probe::Unasked,
     smc,
 };
 use std::{collections::BTreeSet, io, path::Path};
+
+/// Returns the netdev of an `RTM_NEWLINK`, without addresses and routes. `sysfs` shows the netdev's namespace.
+pub fn link(body: &[u8], sysfs: &Path) -> Option<Link> {
+    let alt_names = links::alt_names(body);
+    let link = links::parse_own(body, sysfs)?;
+    Some(Link { alt_names, ..link })
+}
 
 /// Returns the netdev's index in an `RTM_NEWLINK`, and the hardware address from which the netdev can send probes.
 pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], Unasked>) {

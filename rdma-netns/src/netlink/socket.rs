@@ -133,12 +133,48 @@ impl Socket {
         Ok(answers)
     }
 
+    /// Dumps all objects, and returns the values that `keep` makes from the messages' bodies. Holds one datagram of the
+    /// dump at a time. Repeats the dump if objects changed during the dump. Consumes the socket, because only its end
+    /// ends a dump that exceeds the limit.
+    ///
+    /// # Errors
+    /// The dump and its repetitions have more than `limit` bytes.
+    pub fn dump_and_keep<T>(
+        mut self,
+        message: &impl NetlinkSerializable,
+        limit: usize,
+        mut keep: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        let mut request = frame(message, NLM_F_DUMP);
+        let mut answers = Answers::default();
+        let mut received = 0;
+        for _ in 0..DUMP_ATTEMPTS {
+            let mut kept = Vec::new();
+            let ending = self.exchange(&mut request, &mut answers, |datagram| {
+                received += datagram.datagrams.len();
+                if received > limit {
+                    let text = format!("the kernel's answer has more than {limit} bytes");
+                    return Err(io::Error::other(text));
+                }
+                kept.extend(datagram.bodies().filter_map(&mut keep));
+                datagram.clear();
+                Ok(())
+            })?;
+            if let Ending::Complete = ending {
+                return Ok(kept);
+            }
+            answers.clear();
+            log::debug!("netlink dump interrupted");
+        }
+        Err(io::Error::from_raw_os_error(libc::EINTR).into())
+    }
+
     /// Sends a request and receives its answer. Repeats the exchange if the buffer was too small. Only queries have
     /// long answers, so a change is never repeated.
     fn whole(&mut self, mut request: Vec<u8>) -> Result<(Answers, Ending), NetlinkError> {
         let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
-            match self.exchange(&mut request, &mut answers)? {
+            match self.exchange(&mut request, &mut answers, |_| Ok(()))? {
                 Ending::Cut => answers.clear(),
                 ending => return Ok((answers, ending)),
             }
@@ -146,10 +182,12 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::ENOBUFS).into())
     }
 
+    /// Sends a request, and adds its answer to `answers`. Calls `added` after each datagram.
     fn exchange(
         &mut self,
         request: &mut [u8],
         answers: &mut Answers,
+        mut added: impl FnMut(&mut Answers) -> io::Result<()>,
     ) -> Result<Ending, NetlinkError> {
         answers.datagrams.reserve(ANSWER);
         self.sequence = self.sequence.wrapping_add(1);
@@ -180,6 +218,7 @@ impl Socket {
                 Err(error) => return Err(error.into()),
             }
             let read = answers.read(received, self.sequence)?;
+            added(answers)?;
             if read.is_interrupted {
                 ending = Ending::Interrupted;
             }

@@ -26,6 +26,7 @@ pub(super) struct Pods {
 struct Pod {
     place: PodNetns,
     nsid: Option<Nsid>,
+    /// Netdevs of the pod's devices.
     links: Vec<Link>,
     ports: BTreeMap<String, Vec<PortInfo>>,
     /// True if the daemon must observe the pod again.
@@ -46,11 +47,7 @@ impl Pods {
         });
         for it in &placed {
             match self.seen.iter_mut().find(|pod| pod.place.id == it.pod.id) {
-                Some(pod) if pod.place == it.pod => {}
-                Some(pod) => {
-                    pod.place = it.pod.clone();
-                    pod.stale = true;
-                }
+                Some(pod) => pod.place = it.pod.clone(),
                 None => self.seen.push(Pod {
                     place: it.pod.clone(),
                     nsid: None,
@@ -60,6 +57,10 @@ impl Pods {
                     is_logged: false,
                 }),
             }
+        }
+        for pod in &mut self.seen {
+            let id = pod.place.id;
+            pod.stale |= own(&self.placed, id).ne(own(&placed, id));
         }
         self.placed = placed;
     }
@@ -107,17 +108,14 @@ impl Pods {
     /// Returns true if `link` belongs to a device of the pod with this namespace.
     pub(super) fn has(&self, namespace: Nsid, link: &Link) -> bool {
         let pod = self.seen.iter().find(|pod| pod.nsid == Some(namespace));
-        pod.is_some_and(|pod| {
-            let mut own = self.placed.iter().filter(|it| it.pod.id == pod.place.id);
-            own.any(|it| is(it, link))
-        })
+        pod.is_some_and(|pod| own(&self.placed, pod.place.id).any(|it| is(it, link)))
     }
 
     /// Observes the pods that are marked for observation.
     pub(super) fn observe(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in self.seen.iter_mut().filter(|pod| pod.stale) {
             pod.stale = false;
-            let seen = pod.observe(monitor.as_deref_mut());
+            let seen = pod.observe(&self.placed, monitor.as_deref_mut());
             match seen {
                 Ok(()) => pod.is_logged = false,
                 Err(why) if !pod.is_logged => {
@@ -200,6 +198,11 @@ fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }
 
+/// Returns the devices of `placed` that are in the namespace `pod`.
+fn own(placed: &[PodDevice], pod: NetnsId) -> impl Iterator<Item = &PodDevice> {
+    placed.iter().filter(move |it| it.pod.id == pod)
+}
+
 /// Returns true if `link` is the netdev of `device`. `link` is a netdev in the pod.
 fn is(device: &PodDevice, link: &Link) -> bool {
     match &link.parent {
@@ -211,8 +214,12 @@ fn is(device: &PodDevice, link: &Link) -> bool {
 impl Pod {
     /// Observes the pod again. A value that cannot be read becomes unknown. The error is the first reason other than a
     /// missing capability.
-    fn observe(&mut self, monitor: Option<&mut Monitor>) -> Result<(), String> {
-        let links = monitor.map_or(Ok(Vec::new()), |monitor| self.links(monitor));
+    fn observe(
+        &mut self,
+        placed: &[PodDevice],
+        monitor: Option<&mut Monitor>,
+    ) -> Result<(), String> {
+        let links = monitor.map_or(Ok(Vec::new()), |monitor| self.links(placed, monitor));
         let ports = match self.place.exclusive {
             true => inside::ports(&self.place.netns, self.place.id),
             false => Ok(Vec::new()),
@@ -228,7 +235,9 @@ impl Pod {
         why.into_iter().flatten().next().map_or(Ok(()), Err)
     }
 
-    fn links(&mut self, monitor: &mut Monitor) -> Result<Vec<Link>, String> {
+    /// Returns the netdevs of the pod's devices. Leaves out netdevs that the pod made, because their number and size
+    /// are the pod's choice.
+    fn links(&mut self, placed: &[PodDevice], monitor: &mut Monitor) -> Result<Vec<Link>, String> {
         let nsid = match self.nsid {
             Some(nsid) => nsid,
             None => match monitor.watch(&self.place.netns, self.place.id) {
@@ -244,7 +253,9 @@ impl Pod {
             },
         };
         self.nsid = Some(nsid);
-        monitor.links(self.nsid).map_err(|error| error.to_string())
+        let is_own = |link: &Link| own(placed, self.place.id).any(|it| is(it, link));
+        let links = monitor.links(self.nsid, is_own);
+        links.map_err(|error| format!("cannot read the pod's netdevs: {error}"))
     }
 }
 

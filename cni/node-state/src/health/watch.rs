@@ -207,7 +207,7 @@ impl Watch {
             self.pods.mark_stale(None);
         }
         self.pods.observe(monitor.as_deref_mut());
-        let host = match monitor.map(|monitor| monitor.links(None)) {
+        let host = match monitor.map(|monitor| monitor.links(None, |_| true)) {
             Some(Ok(links)) => links,
             Some(Err(error)) => {
                 log::warn!("cannot read the host's netdevs: {error}");

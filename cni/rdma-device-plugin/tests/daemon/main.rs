@@ -5,6 +5,7 @@ mod allocating;
 mod beside;
 mod chained;
 mod command_line;
+mod crowded_pod;
 mod device_info;
 mod ending;
 mod environment;

@@ -51,6 +51,10 @@ const UEVENTS: u32 = 1;
 const IFA_SCOPE: usize = 3;
 const UNIVERSE: u8 = 0;
 
+/// Maximum size in bytes of a dump of a watched namespace's netdevs, enough for about 3500 netdevs. A pod chooses the
+/// number of its netdevs and of their alternative names.
+const LARGEST_DUMP: usize = 4 << 20;
+
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
@@ -61,7 +65,7 @@ pub enum Event {
     Link {
         /// Namespace of the netdev. `None`: this program's namespace.
         namespace: Option<Nsid>,
-        /// The netdev, without addresses and routes.
+        /// The netdev, without alternative names, addresses and routes.
         link: Box<Link>,
     },
     /// A netdev disappeared from a namespace.
@@ -243,17 +247,28 @@ impl Monitor {
         self.watched.remove(&namespace);
     }
 
-    /// Returns the netdevs of a watched namespace, without addresses and routes. `None` stands for this program's
-    /// namespace.
-    pub fn links(&mut self, namespace: Option<Nsid>) -> Result<Vec<Link>, NetlinkError> {
-        let request =
-            namespace.map_or_else(link_messages::dump, |nsid| link_messages::dump_of(nsid.0));
-        let answers = self.requests.dump(&request)?;
-        let parse = |body: &[u8]| match namespace {
-            None => links::parse_own(body, &self.sysfs),
-            Some(_) => links::parse(body, &self.sysfs),
+    /// Returns the netdevs of a watched namespace for which `keep` returns true, without alternative names, addresses
+    /// and routes. `None` stands for this program's namespace. Other netdevs of the namespace need no memory.
+    ///
+    /// # Errors
+    /// The kernel refuses, or a watched namespace has more netdevs or names than this program reads.
+    pub fn links(
+        &self,
+        namespace: Option<Nsid>,
+        keep: impl Fn(&Link) -> bool,
+    ) -> Result<Vec<Link>, NetlinkError> {
+        let (request, limit) = match namespace {
+            None => (link_messages::dump(), usize::MAX),
+            Some(nsid) => (link_messages::dump_of(nsid.0), LARGEST_DUMP),
         };
-        Ok(answers.bodies().filter_map(parse).collect())
+        let socket = Socket::open(NETLINK_ROUTE)?;
+        socket.dump_and_keep(&request, limit, |body| {
+            let link = match namespace {
+                None => links::parse_own(body, &self.sysfs),
+                Some(_) => links::parse(body, &self.sysfs),
+            };
+            link.filter(&keep)
+        })
     }
 
     /// Returns true if more events may be pending after the last call of [`events`](Self::events).
