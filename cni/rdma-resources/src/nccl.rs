@@ -238,9 +238,13 @@ fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let (device, table) = (&port.device, table.as_ref().map_err(Clone::clone)?);
     let index = choice.of(table);
     let taken = table.gids.iter().find(|gid| gid.index == index);
-    // another netdev's GID of the same address has another index
-    let is_own =
-        |gid: &&Gid| gid.kind == GidKind::RoceV2 && port.own.contains(&(gid.index, gid.ip));
+    // another netdev's GID of the same address has another index. A GID gets another index when a bond fails over.
+    let is_own = |gid: &&Gid| {
+        let same = (table.gids.iter()).filter(|it| (it.kind, it.ip) == (gid.kind, gid.ip));
+        let is_ip = |own: &(u32, Ipv6Addr)| own.1 == gid.ip;
+        let is_only = same.count() == 1 && port.own.iter().any(is_ip);
+        gid.kind == GidKind::RoceV2 && (is_only || port.own.contains(&(gid.index, gid.ip)))
+    };
     if taken.filter(is_own).is_none() {
         let taken = taken.map_or("no GID".to_owned(), |gid| gid.address().to_string());
         return Err(format!(

@@ -209,6 +209,17 @@ fn another_pods_gid_with_the_pods_address_is_not_the_pods() {
     assert!(why.contains(words), "{why}");
 }
 
+/// A bond has failed over since ADD, and the kernel has set its GIDs again, at other indexes.
+#[test]
+fn a_gid_with_another_index_since_add_is_the_pods() {
+    let mut one = port("mlx5_0", &["fe80::1", "fd77::8:5"], &[1]);
+    let other = port("mlx5_1", &["fe80::2", "fe80::3", "fd77::9:5"], &[2]);
+    let before = lines(&[one.clone(), other.clone()]);
+    one.own[0].0 = 7;
+    assert!(before.is_ok(), "{before:?}");
+    assert_eq!(lines(&[one, other]), before);
+}
+
 #[test]
 fn ports_of_infiniband_and_such_that_are_not_known() {
     let one = port("mlx5_0", &["fe80::1", "fd77::8:5"], &[1]);
