@@ -58,12 +58,16 @@ pub fn losses<'a>(
             })
         })
     });
-    let gone = gone.values().flatten().map(|it| (&it.address, &it.rdma));
-    let gone: BTreeMap<_, _> = gone.collect();
-    let gone = gone.into_iter().map(|(address, rdma)| Loss {
+    let mut names = BTreeMap::new();
+    for it in gone.values().flatten() {
+        // the name of the RDMA device is known only to a resource that this daemon has offered
+        let name = names.entry(&it.address).or_insert(None);
+        *name = name.or(it.rdma.as_ref());
+    }
+    let gone = names.into_iter().map(|(address, rdma)| Loss {
         address: address.clone(),
         resource: None,
-        rdma: rdma.clone(),
+        rdma: rdma.cloned(),
         reason: "it is no longer on this node".to_owned(),
         is_gone: true,
     });

@@ -256,9 +256,14 @@ fn a_device_that_is_gone_from_two_resources_is_one_device() {
         address: address("0000:9d:00.0"),
         rdma: Some("mlx5_7".into()),
     };
-    let of = |resource: &str| (resource.to_owned(), vec![gone.clone()]);
-    found.view.gone = ["rdma/a", "rdma/b"].map(of).into();
-    has(&found.page(), &["1 of 2 unhealthy"]);
+    // this daemon has never offered the device in rdma/b
+    let unnamed = Gone {
+        rdma: None,
+        ..gone.clone()
+    };
+    let of = |(resource, gone): (&str, &Gone)| (resource.to_owned(), vec![gone.clone()]);
+    found.view.gone = [("rdma/a", &gone), ("rdma/b", &unnamed)].map(of).into();
+    has(&found.page(), &["1 of 2 unhealthy", "mlx5_7"]);
 }
 
 #[test]
