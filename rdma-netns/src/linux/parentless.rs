@@ -22,7 +22,8 @@ pub(super) struct Parentless {
 
 impl Linux {
     /// Returns the RDMA devices without a parent in sysfs, by name. Omits devices that are not in this program's
-    /// namespace. Their drivers answer the query of a port without firmware.
+    /// namespace. rxe and siw read the speed of their netdev for the answer about a port, which can need the firmware of
+    /// the netdev's NIC (`ib_get_eth_speed()`, `drivers/infiniband/core/verbs.c`).
     pub(super) fn parentless(&self) -> BTreeMap<String, Parentless> {
         let mut verbs = devices::verbs(&self.sysfs).unwrap_or_default();
         verbs.retain(|it| it.parent.is_none());

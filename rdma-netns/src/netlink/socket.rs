@@ -138,7 +138,7 @@ impl Socket {
     /// ends a dump that exceeds the limit.
     ///
     /// # Errors
-    /// The dump and its repetitions have more than `limit` bytes.
+    /// A dump has more than `limit` bytes.
     pub fn dump_and_keep<T>(
         mut self,
         message: &impl NetlinkSerializable,
@@ -147,8 +147,8 @@ impl Socket {
     ) -> Result<Vec<T>, NetlinkError> {
         let mut request = frame(message, NLM_F_DUMP);
         let mut answers = Answers::default();
-        let mut received = 0;
         for _ in 0..DUMP_ATTEMPTS {
+            let mut received = 0;
             let mut kept = Vec::new();
             let ending = self.exchange(&mut request, &mut answers, |datagram| {
                 received += datagram.datagrams.len();
