@@ -261,11 +261,11 @@ impl<K: Kernel> Search<'_, K> {
         ip: IpAddr,
         mut others: Vec<Place>,
     ) -> Result<Result<RailGid, Missing>, ObserveError> {
+        // the last read for another address usually has this address too
+        if let Some(gid) = self.own(ip, &others) {
+            return Ok(Ok(gid));
+        }
         loop {
-            // the last read for another address usually has this address too
-            if let Some(gid) = self.own(ip, &others) {
-                return Ok(Ok(gid));
-            }
             self.tables = tables(self.kernel, self.whose, self.rdma)?;
             // the rail's GID may get the place of another netdev's former GID
             let present = places(&self.tables, ip);
