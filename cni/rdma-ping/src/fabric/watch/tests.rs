@@ -22,19 +22,19 @@ fn watch(rails: Vec<FabricRail>, peers: Vec<Vec<FabricRail>>) -> Watch {
     let mut watch = Watch::new(7, 10, PATIENCE);
     watch.has(rails);
     let peers = (0..).zip(peers);
-    let peers: Vec<_> = peers
-        .map(|(hash, rails)| {
-            let node = format!("node-{hash}");
-            Arc::new(Peer {
-                node,
-                hash,
-                rails,
-                renewal: 0,
-            })
-        })
-        .collect();
+    let peers: Vec<_> = peers.map(|(hash, rails)| peer(hash, rails)).collect();
     while !watch.listed(peers.clone()) {}
     watch
+}
+
+fn peer(hash: u64, rails: Vec<FabricRail>) -> Arc<Peer> {
+    let node = format!("node-{hash}");
+    Arc::new(Peer {
+        node,
+        hash,
+        rails,
+        renewal: 0,
+    })
 }
 
 /// The peers of a rail are other nodes' rails with the same number and address family.
@@ -237,15 +237,6 @@ fn a_larger_share_of_unreachable_rails_changes_no_health() {
 /// which 208 may be unreachable.
 #[test]
 fn the_clusters_size_follows_from_the_groups_of_the_present_list() {
-    let peer = |hash: u64, rails| {
-        let node = format!("node-{hash}");
-        Arc::new(Peer {
-            node,
-            hash,
-            rails,
-            renewal: 0,
-        })
-    };
     let peers = |number: u64| {
         let address = |it| format!("10.0.1.{it}");
         let peers = (100..100 + number).map(|it| peer(it, vec![rail(0, &[&address(it)])]));
