@@ -165,7 +165,7 @@ mod tests {
                           ip addr add 192.0.2.1/24 dev out; ip addr add 2001:db8::1/64 dev out nodad";
             let made = Command::new("sh").args(["-ec", script]).status();
             assert!(made.expect("a shell").success());
-            // nobody has the second address
+            // no netdev has the second address
             for (own, silent) in [("192.0.2.1", "192.0.2.77"), ("2001:db8::1", "2001:db8::77")] {
                 let [own, silent] = [own, silent].map(|it| it.parse().expect("an address"));
                 let answered = |to, limit| answers(Some(own), to, limit);

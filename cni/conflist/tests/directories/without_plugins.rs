@@ -90,7 +90,7 @@ fn the_directory_gets_the_entry_whatever_the_placement() {
     }
 }
 
-/// CRI-O does not call the directory's plugins at DEL. Of nerdctl and podman, nobody knows.
+/// CRI-O does not call the directory's plugins at DEL. No test shows whether nerdctl and podman call them.
 #[test]
 fn another_runtimes_list_is_refused() {
     let named = Runtime::Named {
