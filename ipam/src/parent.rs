@@ -123,9 +123,9 @@ impl Parent {
         Ok(pool)
     }
 
-    /// Returns the parent's routes that a pod with an address of each of `pools` can use: the destination has the family
-    /// of a pool, and the gateway is in a pool's prefix, or is link-local. The gateway of an IPv4 route can be an IPv6
-    /// address (RFC 8950).
+    /// Returns the parent's routes that a pod with an address of each of `pools` can use: destination and gateway each
+    /// have the family of a pool, and the gateway is in a pool's prefix, or is link-local. The gateway of an IPv4 route
+    /// can be an IPv6 address (RFC 8950).
     pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
         let usable = |route: &&GatewayRoute| {
             let has_family = |ip| pools.iter().any(|pool| Family::of(ip) == pool.family());

@@ -149,8 +149,9 @@ pub trait Kernel {
     /// Makes the single change `op`. `pod` is required if `op` changes the pod's namespace.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;
 
-    /// Makes the change `op` like [`Kernel::execute`]. A netdev of the pod that `op` names is the netdev with this name
-    /// in `observed`, even if a process in the pod has renamed the netdev since. An error contains `op`.
+    /// Makes the change `op` like [`Kernel::execute`]. If `op` names a netdev of the pod, changes the netdev with this
+    /// name in `observed`, even if a process in the pod has renamed the netdev since ([`Op::by_index`] has exceptions).
+    /// An error contains `op`.
     fn execute_as_observed(
         &self,
         op: &Op,

@@ -63,8 +63,8 @@ impl TryFrom<String> for InterfaceName {
 }
 
 impl InterfaceName {
-    /// Returns a replacement for the name of the netdev `index`: a pod may use any bytes as a name, and may give a name
-    /// to another netdev. The replacement contains `:`, which no valid name contains.
+    /// Returns a replacement for the name of the netdev with `index`. A pod may use any bytes as a name, and may give
+    /// the netdev's name to another netdev. The replacement contains `:`, which no valid name contains.
     pub fn of_index(index: u32) -> Self {
         Self(format!(":{index}"))
     }

@@ -18,8 +18,8 @@
 //! changes when a function is bound again. Pairing by this order could exchange two NICs. Pairing by netdev cannot.
 //!
 //! Software RDMA devices also have no parent, and their GUID derives from the netdev's address. Only the driver
-//! distinguishes them from eRDMA devices. The inventory applies only rule 1 to them: a pod can make one, and chooses the
-//! netdev's name and address.
+//! distinguishes them from eRDMA devices. The inventory applies only rule 1 to them: a pod can make a software RDMA
+//! device on a netdev whose name and address the pod chooses.
 
 use crate::{Device, DeviceAddress, Guid, HardwareAddress};
 

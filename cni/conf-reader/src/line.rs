@@ -44,8 +44,8 @@ pub(crate) fn escaped(text: String) -> String {
     line
 }
 
-/// Joins the first `most` of `names` by `between`. Counts the other names after `last`: with `", "` and `" and "`, the
-/// result is as `a, b and 3 more`.
+/// Joins the first `most` of `names` by `between`. If there are other names, adds `last` and their number: with `", "`
+/// and `" and "`, a result is `a, b and 3 more`.
 pub fn elided(names: &[impl AsRef<str>], most: usize, between: &str, last: &str) -> String {
     let shown = names.iter().take(most).map(AsRef::as_ref);
     let shown = shown.collect::<Vec<_>>().join(between);

@@ -96,7 +96,7 @@ pub enum Refused {
         "{TYPE} is the only plugin of the list, and a list without plugins is not valid; remove the file"
     )]
     Alone,
-    /// All plugins are in the network's own directory, and the runtime may not call this directory's plugins at DEL.
+    /// All plugins are in the network's own directory, and perhaps the runtime does not call them at DEL.
     #[error(
         "the list has no plugins, and {TYPE} in the network's own directory works only with containerd; move the \
          network's plugins into the list"

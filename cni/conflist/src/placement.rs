@@ -8,8 +8,9 @@
 //! are evidence. Without evidence, the real entry stays in the list. Our file in the directory then has an entry that
 //! attaches nothing and records calls of ADD and DEL ([`DETECT`]).
 //!
-//! A list without `plugins` works only with a runtime that calls the directory's plugins at ADD. With containerd, such
-//! a list needs no evidence: the real entry is in the directory, whatever the configured place is.
+//! If a list has no `plugins`, a runtime that accepts the list calls the directory's plugins at ADD. containerd also
+//! calls them at DEL: with containerd, the real entry is in the directory without evidence, for any configured place.
+//! With another runtime, only [`Placement::Directory`] applies to the list ([`Refused::Bare`]).
 
 use crate::{
     Change, Directory, Entry, Picked, Runtime, TYPES,

@@ -80,7 +80,7 @@ impl Memory {
         let mut unpaired: Vec<_> = unpaired
             .map(|it| (Identity::of(it), it.name.clone()))
             .collect();
-        // GUIDs precede names
+        // first pairs the devices that have a GUID, because a pod can choose a name
         unpaired.sort();
         if unpaired
             .iter()

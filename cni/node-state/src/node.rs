@@ -56,7 +56,7 @@ impl Node {
         offers.filter(|offer| self.conf.by_claims(&offer.name))
     }
 
-    /// Returns the devices of the resources that containers cannot use.
+    /// Returns the losses: devices that containers of a resource cannot use.
     pub fn losses(&self) -> BTreeSet<Loss> {
         offer::losses(&self.offers, &self.unhealthy, &self.gone)
     }

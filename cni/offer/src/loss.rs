@@ -60,7 +60,7 @@ pub fn losses<'a>(
     });
     let mut names = BTreeMap::new();
     for it in gone.values().flatten() {
-        // the name of the RDMA device is known only to a resource that this daemon has offered
+        // `Gone` has no name of the RDMA device if the daemon has not offered the resource since the daemon's start
         let name = names.entry(&it.address).or_insert(None);
         *name = name.or(it.rdma.as_ref());
     }

@@ -19,11 +19,12 @@ use rdma_netns::{
 /// Records of other attachments, which a plan takes into account.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// Other records of this boot whose devices are not restored yet. A pod can have exchanged names of netdevs. If a
-    /// netdev of such a record has a name that this attachment needs, the plan renames that netdev.
+    /// Records of this boot whose devices are not restored, and that are not [settled](attachments::settled). A pod can
+    /// have exchanged names of netdevs. If a netdev of such a record has a name that this attachment needs, the plan
+    /// renames that netdev.
     pub unrestored: Vec<Attachment>,
-    /// [Settled](attachments::settled) records of this boot. An RDMA device of one of these records is not a missing
-    /// RDMA device of this attachment.
+    /// Settled records of this boot: their pods live and have the devices. The plan does not take an RDMA device of one
+    /// of these records for a missing RDMA device of this attachment.
     pub settled: Vec<Attachment>,
     /// Other attachments of the same pod, whose rails stay.
     pub of_pod: Vec<Attachment>,

@@ -88,7 +88,7 @@ pub struct GoneRail<'a> {
     pub host_link: &'a Link,
     /// True if the netdev's function has a driver, which could make the netdev again.
     pub has_driver: bool,
-    /// True if the kernel removed the netdev's function, and found it or another function at its address.
+    /// True if the kernel removed the netdev's function, and then found a function at the same address.
     is_replaced: bool,
 }
 
@@ -163,12 +163,13 @@ fn is_replaced(rail: &Rail, address: &DeviceAddress, observed: &Observed) -> boo
 }
 
 /// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both netdevs belong to a
-/// function at the same address. A pod can have moved the recorded netdev to another namespace. `link` is another
-/// netdev in two cases:
+/// function at the same address. The recorded netdev then no longer exists, or a pod has moved it to a namespace that
+/// this program does not observe. `link` is another netdev in two cases:
 ///
-/// - It has another port.
-/// - Its burnt-in address differs, and also its index or the function. This case does not apply to virtual functions
-///   and sub-functions, because their driver changes the burnt-in address whenever it makes the netdev again.
+/// - `link` has another port.
+/// - `link` has another burnt-in address, and also another index or a [replaced](is_replaced) function. This case does
+///   not apply to virtual functions and sub-functions, because their driver changes the burnt-in address whenever it
+///   makes the netdev again.
 fn is_another(rail: &Rail, host_link: &Link, link: &Link, observed: &Observed) -> bool {
     let device = link.parent.as_ref().and_then(|it| observed.device(it));
     let ports = host_link.port_name.as_ref().zip(link.port_name.as_ref());

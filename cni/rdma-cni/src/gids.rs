@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct Before {
     /// The tables of each rail's RDMA device. Empty if the rail does not need its GIDs.
     tables: Vec<Vec<Table>>,
-    /// Keep ADDs of other pods from setting the same addresses meanwhile.
+    /// While this ADD holds the locks, ADDs of other pods cannot set the same addresses.
     _locks: GidLocks,
 }
 
@@ -281,9 +281,9 @@ impl<K: Kernel> Search<'_, K> {
         }
     }
 
-    /// Returns the rail's GID of `ip`: the first GID of a moved netdev, and a child's only GID that is not at the place
-    /// of another netdev's GID. Several such GIDs mean that a program outside this project sets the address at this
-    /// moment.
+    /// Returns the rail's GID of `ip`. A moved netdev has the first GID. A child has the only GID that has the child's
+    /// name or an unknown name, and is not at the place of another netdev's GID. Several such GIDs mean that a program
+    /// outside this project sets the address at this moment.
     fn own(&self, ip: IpAddr, others: &[Place]) -> Option<RailGid> {
         if self.rail.shared.is_none() {
             return locate(&self.tables, ip);

@@ -26,8 +26,8 @@ const IPV6: (u8, u8) = (128, 129);
 /// Payload of an echo request. The reply to the request has the same payload.
 const PAYLOAD: &[u8; 16] = b"rdma-device-plug";
 
-/// Sequence number of the next request. The kernel copies an echo reply to each raw socket whose addresses fit, also to a
-/// socket that is not connected yet.
+/// Sequence number of the next request. Each request of this process has its own number, because the kernel copies an
+/// echo reply to each raw socket whose addresses fit, also to a socket that is not connected yet.
 static NEXT: AtomicU16 = AtomicU16::new(1);
 
 /// Sends an echo request from `source` in the calling thread's namespace. Returns true if `to` answers within

@@ -233,7 +233,8 @@ fn with_node(
     both.ping(arguments, &devices, output)
 }
 
-/// Returns the rails of `rails`, or of them the rail that `--from` names, that are in this node's ResourceSlices.
+/// Returns the rails of `rails` that are in this node's ResourceSlices. With `from`, omits all rails but the rail that
+/// `--from` names.
 ///
 /// # Errors
 /// `rails` does not have the named rail, or `node` has none of the returned rails.

@@ -238,7 +238,8 @@ fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let (device, table) = (&port.device, table.as_ref().map_err(Clone::clone)?);
     let index = choice.of(table);
     let taken = table.gids.iter().find(|gid| gid.index == index);
-    // another netdev's GID of the same address has another index. A GID gets another index when a bond fails over.
+    // the table's only GID of an address of the pod is the pod's at any index: a GID gets another index when a bond
+    // fails over. If other netdevs have the same address, only the GID at the recorded index is the pod's
     let is_own = |gid: &&Gid| {
         let same = (table.gids.iter()).filter(|it| (it.kind, it.ip) == (gid.kind, gid.ip));
         let is_ip = |own: &(u32, Ipv6Addr)| own.1 == gid.ip;

@@ -192,7 +192,7 @@ impl FakeKernel {
         state
     }
 
-    /// Executes `made`. Journal, script and errors show `op`, which names the netdev whose index `made` may have.
+    /// Executes `made`, which is `op` or its form [`by_index`](Op::by_index). Journal, script and errors show `op`.
     fn make(&self, op: &Op, made: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {
         let mut guard = self.alive();
         let state = &mut *guard;
@@ -281,7 +281,7 @@ impl Kernel for FakeKernel {
             .flat_map(|it| it.rdma_functions.iter().chain([&it.address]))
             .cloned()
             .collect();
-        // an RDMA device without a parent in any namespace is enough
+        // if any namespace has an RDMA device without a parent, all functions of the driver may have made the device
         let mut hcas = state.world.hcas.iter();
         if hcas.any(|it| it.parentless || it.parent.is_none()) {
             let is_erdmas = |it: &&Device| it.driver.as_deref() == Some(ERDMA);

@@ -49,7 +49,7 @@ state = "{}"
 }
 
 /// Returns the configuration of containerd 1.7. The timeouts of NRI (`docs/NRI.md`) are 5 s and 2 s by default, which
-/// a plugin exceeds in an emulated machine: containerd closes its connection, and the plugin ends.
+/// a plugin exceeds in an emulated machine: containerd closes the plugin's connection, and the plugin ends.
 pub(super) fn version_2(place: &Place, network: &Network) -> String {
     let (plugins, lists) = (network.plugins().display(), network.lists().display());
     let (cdi, runc) = (place.cdi.display(), place.runc.display());

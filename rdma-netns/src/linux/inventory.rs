@@ -309,7 +309,8 @@ impl Reader<'_> {
             || read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
     }
 
-    /// Returns the node GUID of an RDMA device of this namespace without a parent.
+    /// Returns the node GUID of an RDMA device of this namespace. Returns `None` if the device has a parent, or if the
+    /// GUID is 0.
     fn node_guid(&self, verbs: &Verbs) -> Option<String> {
         let directory = name::directory(self.sysfs, &verbs.device);
         let guid = read(&directory, "node_guid").filter(|_| verbs.parent.is_none())?;
@@ -319,8 +320,8 @@ impl Reader<'_> {
     }
 
     /// Pairs the unpaired RDMA devices of this namespace with the functions of their netdevs. Finds the netdev as the
-    /// RDMA device's port, else by GUID ([`pairing`]). All ports precede, because a netdev can have a MAC from which the
-    /// GUID of another RDMA device derives.
+    /// RDMA device's port, else by GUID ([`pairing`]). Searches by GUID only after all ports, because a netdev can have
+    /// a MAC from which the GUID of another RDMA device derives.
     fn pair(&self, inventory: &mut Inventory) {
         for is_by_port in [true, false] {
             for hca in inventory.unpaired.clone() {

@@ -138,7 +138,7 @@ impl Socket {
     /// ends a dump that exceeds the limit.
     ///
     /// # Errors
-    /// A dump has more than `limit` bytes.
+    /// The kernel refuses the dump, the dump has more than `limit` bytes, or objects changed during each attempt.
     pub fn dump_and_keep<T>(
         mut self,
         message: &impl NetlinkSerializable,

@@ -99,7 +99,7 @@ impl fmt::Display for Busy {
             )?,
             (None, _) => write!(
                 f,
-                "processes that /proc/locks did not show held the lock for {seconds} s"
+                "processes held the lock for {seconds} s, and /proc/locks did not show these processes"
             )?,
         }
         f.write_str("; try again")
@@ -175,7 +175,7 @@ mod tests {
         watch.note(None);
         assert_eq!(
             watch.busy(Duration::from_secs(30)).to_string(),
-            "processes that /proc/locks did not show held the lock for 30 s; try again"
+            "processes held the lock for 30 s, and /proc/locks did not show these processes; try again"
         );
     }
 

@@ -158,8 +158,8 @@ fn limits_left(facts: &Facts, findings: &mut Findings<'_>) {
     if let Some(pods) = named(&facts.limits_left) {
         findings.warning(
             format!(
-                "the cgroups of {pods}, or their rdma controller, were removed while they had limits of RDMA objects: the \
-                 kernel can crash when an RDMA device is removed"
+                "a program removed the cgroups of {pods}, or the rdma controller of these cgroups, before rdma-cni or \
+                 the daemon lifted the limits of RDMA objects: the kernel can crash when an RDMA device is removed"
             ),
             "reboot the node before you remove an RDMA device or unload its driver",
         );

@@ -340,8 +340,8 @@ fn a_specification_that_cannot_be_written_is_written_later() {
     fs::remove_dir_all(directory.path().join("cdi")).expect("removed");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
-    // the daemon cannot write the record with the devices' new numbers
     claims.again(UID, "boot-1", moved(0)).expect("again");
+    // the daemon cannot write the record with the devices' new numbers, and removes the specification
     fs::create_dir(directory.path().join(format!("claims/{UID}.new"))).expect("in the way");
     assert_eq!(check(), (0, 1));
     assert_eq!(node(), None);

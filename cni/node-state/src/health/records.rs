@@ -27,7 +27,7 @@ pub(super) fn listen_to_networks(inotify: &mut Inotify, attachments: &Path) -> i
 /// Changes of records.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// True if a record changed.
+    /// True if a record may have changed.
     pub(super) records: bool,
     /// True if the directory of a network changed, or if events were lost.
     pub(super) networks: bool,

@@ -7,7 +7,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// Waits until the source is readable. Waits forever if `source` is `None`.
 ///
 /// # Errors
-/// The runtime cannot wait for the source. The caller must drop the source, because each later call fails too.
+/// tokio cannot wait for the source. The caller must drop the source, because each later call fails too.
 pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) -> io::Result<()> {
     match source {
         Some(source) => {

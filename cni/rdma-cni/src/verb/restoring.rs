@@ -68,7 +68,7 @@ fn restore_once<K: Kernel>(
     let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let all = node.store.on_this_boot(attachment)?;
-        // the plan renames no netdev of a living pod
+        // the plan renames only netdevs of unsettled records: a living pod keeps the names of its netdevs
         let are_settled = attachments::settled(node.kernel, &attachment.boot_id, &all);
         let mut are_settled = are_settled.into_iter();
         let is_settled = |_: &Attachment| are_settled.next() != Some(false);

@@ -80,8 +80,8 @@ impl Service {
     }
 
     /// Returns the containers' answers and grants according to the last observation of the hardware. If an id cannot be
-    /// granted, or a character device is no longer in place, observes the hardware again without ports, and uses the new
-    /// observation. Also requests an observation with ports then, from the health task.
+    /// granted, or a character device is no longer in place, observes the hardware again without ports, uses the new
+    /// observation, and requests an observation with ports from the health task.
     async fn answers(
         &self,
         requests: &[ContainerAllocateRequest],

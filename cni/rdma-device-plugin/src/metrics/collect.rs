@@ -98,7 +98,7 @@ impl From<&Node> for View {
 }
 
 impl View {
-    /// Returns the devices of the resources that containers cannot use.
+    /// Returns the losses: devices that containers of a resource cannot use.
     pub(super) fn losses(&self) -> BTreeSet<Loss> {
         let offers = self.offers.iter().chain(&self.by_claims);
         offer::losses(offers, &self.unhealthy, &self.gone)

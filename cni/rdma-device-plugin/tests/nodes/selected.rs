@@ -435,8 +435,8 @@ fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
     );
 }
 
-/// `rdma-ipam` uses the IPv6 prefixes of the NICs of resources that `rdma-cni` attaches, if the entry's IPAM has
-/// `from: parent` and a family with IPv6.
+/// The daemon checks that these NICs have IPv6 addresses. `rdma-ipam` uses the IPv6 prefixes of the NICs of resources
+/// that `rdma-cni` attaches, if the entry's IPAM has `from: parent` and a family with IPv6.
 #[test]
 fn the_nics_that_pods_ipv6_addresses_come_from() {
     let parents = |format: &str, plugin: &str| -> Vec<String> {

@@ -122,7 +122,7 @@ pub(super) struct Watch {
     /// Number of the present list.
     list: u64,
     peers: Vec<Arc<Peer>>,
-    /// Number of groups in the list with these `peers`.
+    /// Number of groups in the list from which `peers` are.
     listed: u32,
     rails: Vec<Watched>,
     /// Largest percentage of the cluster's rails that may be unreachable when a rail becomes unhealthy. 0: no rail

@@ -40,7 +40,7 @@ pub(super) enum Owner<'a> {
     Pod,
     /// The host.
     Host,
-    /// Another pod. Messages name it by this attachment.
+    /// Another pod, which has this attachment.
     Another(&'a Attachment),
 }
 
