@@ -27,8 +27,8 @@ const NO_INFINIBAND: &str = "it is no InfiniBand function";
 const NO_GUIDS: &str = "the driver of its physical function does not report the GUIDs of its functions (Linux 5.5 \
                         and mlx5 do), so rdma-cni could not restore them";
 
-const NOT_REPORTED: &str =
-    "its driver does not report this setting, so rdma-cni could not restore it";
+const NOT_REPORTED: &str = "the driver of its physical function does not report their present values, so rdma-cni could \
+                            not restore them";
 
 const NO_DRIVER: &str = "it has no driver that could adopt a GUID";
 

@@ -222,10 +222,10 @@ fn bind_anew<K: Kernel>(
         let rail = &mut attachment.rails[rail];
         let why = match index {
             0 => "the rail's netdev or RDMA device is neither on the host nor in the pod",
-            _ => "the netdev may have upper netdevs in other namespaces",
+            _ => "the pod may have made netdevs on it in other namespaces",
         };
         let name = rail.name();
-        log::warn!("binding the driver {driver} of {name} again: {why}");
+        log::warn!("{name}: rebinding the driver {driver}, because {why}");
         rail.stage = Stage::Rebinding { index, driver };
     }
     match node.store.update(attachment) {

@@ -158,8 +158,8 @@ fn a_setting_without_default_is_refused_before_any_change() {
         let message = node.add(&pod, &config).must_fail(7);
         let field = network_conf::vf::fields(kind);
         let reason = format!(
-            "{field}: eth2 cannot have these settings: its driver does not report this setting, so rdma-cni could not \
-             restore it"
+            "{field}: eth2 cannot have these settings: the driver of its physical function does not report their present \
+             values, so rdma-cni could not restore them"
         );
         assert_eq!(message, reason);
         node.must_be(&before, &reason);

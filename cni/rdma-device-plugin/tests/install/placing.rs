@@ -405,7 +405,8 @@ fn another_directory_is_distinguished_from_one_whose_entry_is_gone() {
     assert_eq!(node.seen(), before);
 }
 
-/// An entry without its program makes ADD fail for every pod, wherever the entry is.
+/// With each placement, an entry without its program makes ADD fail for every pod. So the daemon removes the entry while
+/// the program is missing.
 #[test]
 fn the_file_goes_with_the_program_and_comes_back() {
     let node = Node::with_list(FLANNEL);
