@@ -306,8 +306,8 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
         it.is_some_and(|it| it.healthy().contains(id))
     });
     assert!(told, "{:?}", kubelet.resource(VF));
-    // igb reports no hardware address of a function during its reset, which has ended when the function has
-    // carrier
+    // igb reports no hardware address of a virtual function while the function is reset. The reset has ended when the
+    // function has carrier
     wait::until("the NIC's other function has its carrier, too", || {
         let known = kubelet.resource(VF);
         known.is_some_and(|it| it.healthy().len() == 4)

@@ -254,8 +254,8 @@ fn has_origin(
     }
     let known = match side {
         NetnsSide::Host => recorded,
-        // if the record has no pod origin yet, ignore the number of the lower netdev's namespace, because this number
-        // differs between pod and host
+        // if the record has no pod origin yet, ignore the namespace's number in the moved netdev's origin, because pod and
+        // host number the namespace of the lower netdev or veth peer differently
         NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
             netns: link.origin.map_or(recorded.netns, |it| it.netns),
             ..recorded
