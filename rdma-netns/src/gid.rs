@@ -61,6 +61,18 @@ impl GidTable {
         gids.filter(move |gid| gid.kind == kind && gid.address() == ip)
     }
 
+    /// Returns the present GID of a netdev whose RoCE v2 GID `gid` had `index`: the GID at this index, or the only GID
+    /// of the address, because a GID gets another index when a bond fails over. `None`: the netdev has no such GID, or
+    /// other netdevs have the address too, and no GID has the index.
+    pub fn own(&self, gid: Ipv6Addr, index: u32) -> Option<&Gid> {
+        let is_its = |it: &&Gid| it.kind == GidKind::RoceV2 && it.ip == gid;
+        let all: Vec<&Gid> = self.gids.iter().filter(is_its).collect();
+        match all[..] {
+            [only] => Some(only),
+            _ => all.into_iter().find(|it| it.index == index),
+        }
+    }
+
     /// Returns the number of used entries in the table.
     pub fn used(&self) -> u32 {
         self.gids.len() as u32
@@ -99,6 +111,16 @@ mod tests {
         assert_eq!(index("10.0.0.6", GidKind::RoceV2), None);
         let all = table.all("10.0.0.5".parse().expect("an address"), GidKind::RoceV2);
         assert_eq!(all.map(|gid| gid.index).collect::<Vec<_>>(), [3, 9]);
+        for (ip, index, expected) in [
+            ("::ffff:10.0.0.5", 3, Some(3)),
+            ("::ffff:10.0.0.5", 9, Some(9)),
+            ("::ffff:10.0.0.5", 4, None),
+            ("fd00::5", 4, Some(7)),
+            ("fd00::6", 7, None),
+        ] {
+            let own = table.own(ip.parse().expect("an address"), index);
+            assert_eq!(own.map(|gid| gid.index), expected, "{ip} at {index}");
+        }
         assert_eq!(table.used(), 5);
     }
 }

@@ -117,12 +117,14 @@ fn fits(name: &str, pod: &str) -> bool {
     pod == name || pod.split_once('/').is_some_and(|(_, it)| it == name)
 }
 
-fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
+/// A pod, and one of its rails.
+type Owner<'a> = (&'a str, &'a Rail);
+
+fn owners(all: &[Attachment]) -> Vec<Owner<'_>> {
     let of = |it| {
         let Attachment { pod, rails, .. }: &Attachment = it;
         let pod = pod.as_deref().unwrap_or("a pod");
-        let assigned = rails.iter().flat_map(|rail| &rail.assigned.addresses);
-        assigned.map(move |address| (address.ip, pod))
+        rails.iter().map(move |rail| (pod, rail))
     };
     all.iter().flat_map(of).collect()
 }
@@ -130,7 +132,7 @@ fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
 fn of_rail(
     rail: &Rail,
     index: u32,
-    owners: &[(IpAddr, &str)],
+    owners: &[Owner<'_>],
     table: impl FnOnce((&str, u32)) -> Result<GidTable, String>,
 ) -> String {
     let Some(rdma) = &rail.rdma else {
@@ -184,13 +186,24 @@ fn of_rail(
 
 /// Judges the GID at `index` of `table` for programs in the pod of `rail`, by the source address that their packets
 /// would have.
-fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> String {
+fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[Owner<'_>]) -> String {
     let Some(gid) = table.gids.iter().find(|gid| gid.index == index) else {
         let (there, size) = (table.gids.len(), table.size);
         return format!("wrong: this index has no GID ({there} of {size} entries are used)");
     };
     let address = gid.address();
-    let is_own = rail.assigned.addresses.iter().any(|own| own.ip == address);
+    let recorded = rail.gids.iter().find(|own| own.gid == gid.ip);
+    let is_own = match recorded.map(|own| (own.index, table.own(own.gid, own.index))) {
+        Some((index, None)) if gid.kind == GidKind::RoceV2 => {
+            return format!(
+                "not known: several netdevs have {address}, and none of their GIDs has the index {index} that ADD \
+                 recorded: restart the pod"
+            );
+        }
+        Some((_, own)) => own == Some(gid),
+        // a moved netdev can lack a recorded GID, and its port has no other pod's GIDs
+        None => rail.assigned.addresses.iter().any(|own| own.ip == address),
+    };
     let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
     match gid.kind {
         GidKind::RoceV2 if is_own => format!("right: {address}, RoCE v2, is the pod's own"),
@@ -207,8 +220,18 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
             format!("wrong: {address} is link-local, and is not routed")
         }
         GidKind::RoceV2 => {
-            let owner = owners.iter().find(|(ip, _)| *ip == address);
-            let whose = owner.map_or("the node or an unknown owner", |(_, pod)| pod);
+            let has_it = |it: &&Owner<'_>| {
+                let mut assigned = it.1.assigned.addresses.iter();
+                assigned.any(|own| own.ip == address)
+            };
+            // prefer the pod to which ADD reported the GID
+            let is_recorded = |it: &&Owner<'_>| {
+                let mut recorded = it.1.gids.iter();
+                recorded.any(|it| (it.index, it.gid) == (gid.index, gid.ip))
+            };
+            let others = owners.iter().filter(|it| it.1 != rail).filter(has_it);
+            let owner = others.min_by_key(|it| !is_recorded(it));
+            let whose = owner.map_or("the node or an unknown owner", |(pod, _)| pod);
             format!(
                 "wrong: {address} belongs to {whose}; the pod's packets would have this source address"
             )
@@ -249,7 +272,10 @@ mod tests {
             (5, "fd00::7", "roce-v2"),
             (6, "::ffff:10.0.0.1", "roce-v2"),
         ]);
-        let owners = [("fd00::8".parse().expect("an address"), "default/other")];
+        let mut other = json!(rail());
+        other["given"]["addresses"][0]["ip"] = json!("fd00::8");
+        let other = serde_json::from_value(other).expect("a rail");
+        let owners = [("default/other", &other)];
         for (index, expected) in [
             (1, "wrong: fe80::1 is link-local, and is not routed"),
             (
@@ -317,6 +343,41 @@ mod tests {
         assert!(
             unknown.ends_with("NCCL_IB_GID_INDEX=3: not known: it is gone\n"),
             "{unknown}"
+        );
+    }
+
+    /// Pods on two VLANs of one NIC can have one address, and share the NIC's GID table.
+    #[test]
+    fn another_pods_gid_with_the_pods_address_is_not_the_pods() {
+        let table = table(&[(4, "fd00::7", "roce-v2"), (5, "fd00::7", "roce-v2")]);
+        let mut other = json!(rail());
+        other["gids"][0]["index"] = json!(4);
+        let other = serde_json::from_value(other).expect("a rail");
+        let own = rail();
+        let owners = [("default/own", &own), ("default/other", &other)];
+        assert_eq!(
+            hit(&table, 4, &own, &owners),
+            "wrong: fd00::7 belongs to default/other; the pod's packets would have this source address"
+        );
+        assert_eq!(
+            hit(&table, 5, &own, &owners),
+            "right: fd00::7, RoCE v2, is the pod's own"
+        );
+    }
+
+    /// A bond has failed over since ADD, and the kernel has set its GIDs again, at other indexes.
+    #[test]
+    fn a_gid_with_another_index_since_add_is_judged_by_its_address() {
+        let one = table(&[(6, "fd00::7", "roce-v2")]);
+        assert_eq!(
+            hit(&one, 6, &rail(), &[]),
+            "right: fd00::7, RoCE v2, is the pod's own"
+        );
+        let two = table(&[(6, "fd00::7", "roce-v2"), (7, "fd00::7", "roce-v2")]);
+        assert_eq!(
+            hit(&two, 6, &rail(), &[]),
+            "not known: several netdevs have fd00::7, and none of their GIDs has the index 5 that ADD recorded: \
+             restart the pod"
         );
     }
 

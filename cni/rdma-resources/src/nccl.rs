@@ -238,13 +238,9 @@ fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let (device, table) = (&port.device, table.as_ref().map_err(Clone::clone)?);
     let index = choice.of(table);
     let taken = table.gids.iter().find(|gid| gid.index == index);
-    // the table's only GID of an address of the pod is the pod's at any index: a GID gets another index when a bond
-    // fails over. If other netdevs have the same address, only the GID at the recorded index is the pod's
     let is_own = |gid: &&Gid| {
-        let same = (table.gids.iter()).filter(|it| (it.kind, it.ip) == (gid.kind, gid.ip));
-        let is_ip = |own: &(u32, Ipv6Addr)| own.1 == gid.ip;
-        let is_only = same.count() == 1 && port.own.iter().any(is_ip);
-        gid.kind == GidKind::RoceV2 && (is_only || port.own.contains(&(gid.index, gid.ip)))
+        let mut own = port.own.iter();
+        own.any(|(index, ip)| table.own(*ip, *index) == Some(gid))
     };
     if taken.filter(is_own).is_none() {
         let taken = taken.map_or("no GID".to_owned(), |gid| gid.address().to_string());
