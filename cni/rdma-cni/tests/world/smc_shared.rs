@@ -140,28 +140,37 @@ fn a_pod_behind_another_ones_gid_is_kept_from_it() {
     leases.must_be(&before, "after all");
 }
 
-/// CHECK only logs a warning about a later pod's address, but reports an address of the host.
+/// CHECK only logs a warning about a later pod's address, but reports an address of the host. The later pod's address
+/// may be the first pod's, if the later pod's parent is a VLAN.
 #[test]
 fn a_check_does_not_fail_by_a_later_pods_address() {
-    let leases = Leases::new(1);
-    let node = &leases.node;
-    let (first, second) = (node.pod("a"), node.pod("b"));
-    leases.gives("a.rdma0", &answer("10.50.0.7/24"));
-    leases.gives("b.rdma0", &answer("10.50.0.8/24"));
-    let config = config(&leases);
-    let result = node.add(&first, &config).must_succeed();
-    assert_eq!(record(node, &first)["smc"]["state"], "active");
-    let plain = leases.config(json!({ "devices": [{ "netdev": "bond0" }] }));
-    node.add(&second, &plain).must_succeed();
-    let check = || leases.check(&first, &config, &result);
-    check().must_succeed();
-    let of_host = address("10.50.0.9/24");
-    node.change(None, &host_change("bond0", LinkChange::AddAddress(of_host)));
-    let message = check().must_fail(999);
-    assert!(
-        message.contains("SMC-R of rdma0") && message.contains("bond0 on the host"),
-        "{message}"
-    );
+    for (later, parent) in [("10.50.0.8/24", "bond0"), ("10.50.0.7/24", "bond0.100")] {
+        let mut world = World::new(Some(RdmaMode::Shared));
+        world.plug_bond(0);
+        world.add_vlan("bond0", 100);
+        settle(&mut world);
+        let leases = Leases::on(Node::with(world));
+        let node = &leases.node;
+        let up = host_change("bond0.100", LinkChange::Up(true));
+        node.change(None, &up);
+        let (first, second) = (node.pod("a"), node.pod("b"));
+        leases.gives("a.rdma0", &answer("10.50.0.7/24"));
+        leases.gives("b.rdma0", &answer(later));
+        let config = config(&leases);
+        let result = node.add(&first, &config).must_succeed();
+        assert_eq!(record(node, &first)["smc"]["state"], "active");
+        let plain = leases.config(json!({ "devices": [{ "netdev": parent }] }));
+        node.add(&second, &plain).must_succeed();
+        let check = || leases.check(&first, &config, &result);
+        check().must_succeed();
+        let of_host = address("10.50.0.9/24");
+        node.change(None, &host_change("bond0", LinkChange::AddAddress(of_host)));
+        let message = check().must_fail(999);
+        assert!(
+            message.contains("SMC-R of rdma0") && message.contains("bond0 on the host"),
+            "{message}"
+        );
+    }
 }
 
 /// SMC-Rv1 would use the parent's GID, which does not identify the pod.

@@ -9,7 +9,7 @@ use super::{
 };
 use attachments::{Attachment, Fit, Rail};
 use rdma_netns::{
-    GidTable, Link, Observed, RdmaMode,
+    GidTable, InterfaceName, Link, Observed, RdmaMode,
     smc::{PnetEntry, PnetId, SmcState},
 };
 use std::net::IpAddr;
@@ -170,28 +170,42 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
 }
 
 /// Returns the tables of `gids` without the GIDs of other pods' addresses. `others` may include attachments of the same
-/// pod, whose addresses remain.
+/// pod, whose addresses remain. If another pod has an address of this pod, one GID of each kind remains.
 pub fn without_other_pods(
     attachment: &Attachment,
     others: &[Attachment],
     gids: &[Option<GidTable>],
 ) -> Vec<Option<GidTable>> {
-    let of = |attachment: &Attachment| -> Vec<IpAddr> {
-        let rails = attachment.rails.iter();
-        let addresses = rails.flat_map(|rail| &rail.assigned.addresses);
-        addresses.map(|it| it.peer.unwrap_or(it.ip)).collect()
+    let of = |attachment: &Attachment| -> Vec<(InterfaceName, IpAddr)> {
+        let of_rail = |rail: &Rail| {
+            let addresses = rail.assigned.addresses.iter();
+            let ips = addresses.map(|it| it.peer.unwrap_or(it.ip));
+            ips.map(|ip| (rail.pod_name.clone(), ip))
+                .collect::<Vec<_>>()
+        };
+        attachment.rails.iter().flat_map(of_rail).collect()
     };
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
-    let own: Vec<IpAddr> = [attachment]
-        .into_iter()
-        .chain(others.iter().filter(is_own))
-        .flat_map(of)
-        .collect();
-    let theirs = others.iter().filter(|it| !is_own(it)).flat_map(of);
-    let theirs: Vec<IpAddr> = theirs.filter(|ip| !own.contains(ip)).collect();
+    let own = others.iter().filter(is_own);
+    let own: Vec<_> = own.chain([attachment]).flat_map(of).collect();
+    let theirs = others.iter().filter(|it| !is_own(it));
+    let theirs: Vec<_> = theirs.flat_map(of).collect();
     let mut gids = gids.to_vec();
     for table in gids.iter_mut().flatten() {
-        table.gids.retain(|gid| !theirs.contains(&gid.address()));
+        let mut kept = vec![];
+        table.gids.retain(|gid| {
+            let has_it = |(name, ip): &(InterfaceName, IpAddr)| {
+                let named = gid.netdev.as_ref().is_none_or(|it| *it == **name);
+                named && *ip == gid.address()
+            };
+            let is_others = theirs.iter().any(|(_, ip)| *ip == gid.address());
+            let is_first = !kept.contains(&(gid.kind, gid.ip));
+            let remains = !is_others || is_first && own.iter().any(has_it);
+            if remains {
+                kept.push((gid.kind, gid.ip));
+            }
+            remains
+        });
     }
     gids
 }

@@ -118,13 +118,24 @@ impl View<'_> {
             let owner = match self.netdev(gid) {
                 None if self.alone => continue,
                 None => "an unknown owner".to_owned(),
-                Some(netdev) if netdev.owner == Owner::Pod => continue,
+                Some(netdev) if netdev.owner == Owner::Pod => match self.has_namesake(gid) {
+                    true => "an unknown owner".to_owned(),
+                    false => continue,
+                },
                 Some(netdev) => netdev.words(),
             };
             let address = gid.address();
             return Err(SkipReason::Strange { address, owner, by });
         }
         Ok(())
+    }
+
+    /// Returns true if a netdev of another namespace has a GID with the address and the netdev name of `gid`. A GID does
+    /// not tell the namespace of its netdev. The kernel has one GID of a kind for each netdev with an address.
+    fn has_namesake(&self, gid: &Gid) -> bool {
+        let all = self.gids.gids.iter();
+        let same = all.filter(|it| (it.kind, it.ip, &it.netdev) == (gid.kind, gid.ip, &gid.netdev));
+        !self.alone && same.count() > 1
     }
 
     /// Refuses the port if `first`, the first GID that fits, is the other end of a point-to-point address, because the

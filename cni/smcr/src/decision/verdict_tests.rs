@@ -252,6 +252,27 @@ fn another_pods_gid_counts_by_its_record_or_by_itself() {
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
 }
 
+/// Pods on a NIC and on its VLANs can have one address, and their rails one name.
+#[test]
+fn another_pods_gid_with_the_pods_address_and_name_is_refused() {
+    for has_ueid in [true, false] {
+        let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
+        case.has_ueid = has_ueid;
+        case.gids.remove(0);
+        let fit = if has_ueid { Fit::V2 } else { Fit::V1 };
+        assert_eq!(case.of("10.9.0.5/24"), Ok(fit));
+        case.gids.push(v1(5, "10.9.0.5", "rdma0"));
+        case.gids.push(v2(6, "10.9.0.5", "rdma0"));
+        let error = strange("10.9.0.5", "an unknown owner", fit);
+        assert_eq!(case.of("10.9.0.5/24"), Err(error.clone()));
+        // the names differ
+        for gid in &mut case.gids[4..] {
+            gid.netdev = Some("rdma7".to_owned());
+        }
+        assert_eq!(case.of("10.9.0.5/24"), Err(error));
+    }
+}
+
 /// The kernel reuses free indexes, and can change the order of GIDs.
 #[test]
 fn order_is_not_counted_on() {
