@@ -24,9 +24,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Keeps the limits of `containers` until the sender of `node` is dropped.
 pub async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<Node>>) {
     let mut last = None;
+    let watched = || Vec::from_iter(containers.watched());
+    let mut changes = Watch::new(watched());
     loop {
-        // watch before reading, so that no change is missed
-        let mut changes = armed(&containers);
+        // watch before reading, so that no change is missed; the paths may change meanwhile
+        while changes.replace(watched()) {}
         let all = containers.clone();
         let settled = spawn_blocking(move || {
             let error = all.settle().err().map(|error| error.to_string());
@@ -62,18 +64,5 @@ pub async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<N
             () = until(retry) => {}
             changed = node.changed() => if changed.is_err() { return },
         }
-    }
-}
-
-/// Watches the paths of `containers`. Repeats this if these paths have changed meanwhile.
-fn armed(containers: &LimitedContainers) -> Watch {
-    let mut paths = containers.watched();
-    loop {
-        let armed = Watch::new(paths.iter().cloned().collect());
-        let now = containers.watched();
-        if now == paths {
-            return armed;
-        }
-        paths = now;
     }
 }

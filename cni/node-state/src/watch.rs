@@ -4,6 +4,7 @@
 //! every second.
 
 use inotify::{EventStream, Inotify, WatchMask};
+use nix::errno::Errno;
 use std::{
     future::poll_fn,
     io,
@@ -45,6 +46,16 @@ impl Watch {
         watch
     }
 
+    /// Watches `paths` instead of the present paths. Returns true if they differ.
+    pub fn replace(&mut self, paths: Vec<PathBuf>) -> bool {
+        if paths == self.paths {
+            return false;
+        }
+        (self.events, self.paths) = (None, paths);
+        self.arm();
+        true
+    }
+
     /// Waits for an event in one of the paths. Returns once for all pending events. An event does not prove that the
     /// content changed.
     pub async fn changed(&mut self) {
@@ -80,9 +91,7 @@ impl Watch {
         let armed = self.try_to_arm();
         match &armed {
             Err(error) if !self.lacks_events => log::warn!(
-                "no events for {:?}: {error}; checking every {WITHOUT_EVENTS:?} \
-                 (if a limit is reached, raise the sysctl fs.inotify.max_user_instances or \
-                 fs.inotify.max_user_watches)",
+                "no events for {:?}: {error}; checking every {WITHOUT_EVENTS:?}",
                 self.paths
             ),
             Ok(()) if self.lacks_events => log::info!("events for {:?} work again", self.paths),
@@ -94,7 +103,10 @@ impl Watch {
     fn try_to_arm(&mut self) -> io::Result<()> {
         let events = match self.events.take() {
             Some(events) => events,
-            None => Inotify::init()?.into_event_stream([0; BUFFER])?,
+            None => {
+                let inotify = Inotify::init().map_err(with_remedy)?;
+                inotify.into_event_stream([0; BUFFER])?
+            }
         };
         let events = self.events.insert(events);
         let armed: Vec<_> = self.paths.iter().map(|path| arm(events, path)).collect();
@@ -144,10 +156,20 @@ fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
             }
             Ok(_) => return Ok(()),
             Err(error) if is_absent(&error) => below = Some(ancestor),
-            Err(error) => return Err(error),
+            Err(error) => return Err(with_remedy(error)),
         }
     }
     Ok(())
+}
+
+/// Adds the remedy to an error of inotify, if the kernel has no instance or watch left for this user.
+pub(crate) fn with_remedy(error: io::Error) -> io::Error {
+    let limit = match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE) => "max_user_instances, or the daemon's limit of open files",
+        Some(Errno::ENOSPC) => "max_user_watches",
+        _ => return error,
+    };
+    io::Error::other(format!("{error}, so raise the sysctl fs.inotify.{limit}"))
 }
 
 fn is_absent(error: &io::Error) -> bool {

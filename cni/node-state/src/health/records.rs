@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watches the records of `rdma-cni`, which show the devices that pods have.
 
+use crate::watch::with_remedy;
 use inotify::{EventMask, Inotify, WatchMask};
 use std::{ffi::OsStr, fs, io, path::Path};
 
 /// Watches the records below `attachments`. Makes the directory if it is missing.
 pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
     fs::create_dir_all(attachments)?;
-    let mut inotify = Inotify::init()?;
-    inotify.watches().add(attachments, changes())?;
+    let mut inotify = Inotify::init().map_err(with_remedy)?;
+    let watched = inotify.watches().add(attachments, changes());
+    watched.map_err(with_remedy)?;
     listen_to_networks(&mut inotify, attachments)?;
     Ok(inotify)
 }
@@ -17,7 +19,9 @@ pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
 pub(super) fn listen_to_networks(inotify: &mut Inotify, attachments: &Path) -> io::Result<()> {
     for network in fs::read_dir(attachments)? {
         match inotify.watches().add(network?.path(), changes()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(with_remedy(error));
+            }
             _ => {}
         }
     }

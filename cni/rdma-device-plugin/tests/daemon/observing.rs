@@ -181,7 +181,10 @@ fn the_daemon_polls_records_that_it_cannot_watch() {
         .status();
     assert!(limited.expect("nsenter runs").success());
     fs::create_dir_all(machine.path("state/attachments/rails")).expect("a directory");
-    daemon.says("cannot watch records of new networks: No space left on device");
+    daemon.says(
+        "cannot watch records of new networks: No space left on device (os error 28), so raise the sysctl \
+         fs.inotify.max_user_watches",
+    );
     // the observation after the new directory's event finds no record
     thread::sleep(Duration::from_secs(1));
     let _pod = pod_with_second(&machine);
