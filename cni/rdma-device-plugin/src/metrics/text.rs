@@ -7,7 +7,7 @@ use super::{
 };
 use crate::chain::ChainStatus;
 use prometheus_client::metrics::gauge::Gauge;
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -50,11 +50,14 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         of("devices_expected", expected, name, offer.expected as u64);
         of("devices_present", present, name, offer.usable() as u64);
     }
-    for (resource, gone) in &snapshot.node.gone {
+    let gone = snapshot.node.gone.iter();
+    let gone = gone.map(|(resource, devices)| (resource, devices.len() as u64));
+    let required = snapshot.node.required.iter();
+    // the required number replaces the number of gone devices
+    let counts = gone.chain(required.map(|(resource, number)| (resource, u64::from(*number))));
+    for (resource, count) in BTreeMap::from_iter(counts) {
         let is_offered = offers.iter().any(|it| it.name.as_str() == resource);
-        if !is_offered && !gone.is_empty() {
-            let required = snapshot.node.required.get(resource).copied();
-            let count = required.map_or(gone.len() as u64, u64::from);
+        if !is_offered && count > 0 {
             of("devices_expected", expected, resource, count);
             of("devices_present", present, resource, 0);
         }

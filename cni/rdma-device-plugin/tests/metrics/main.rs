@@ -118,16 +118,23 @@ async fn a_nic_that_fell_off_its_bus_is_not_healthy() {
     }
 }
 
-/// The only device of a resource that requires two devices disappeared.
+/// The only device of a resource that requires two devices disappeared, or the node never had a device. The alert
+/// `RdmaDevicesMissing` needs both series.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_without_devices_is_still_expected_to_have_the_required_number() {
-    for (require, expected) in [("2", 2), ("all", 1)] {
+    for (require, has_gone, expected) in [
+        ("2", true, Some(2)),
+        ("2", false, Some(2)),
+        ("all", true, Some(1)),
+        ("all", false, None),
+    ] {
         let text = format!("resources: [{{name: rdma/hca, kind: shared, require: {require}}}]");
         let parsed = Conf::parse(&text, Path::new("config")).expect("a configuration");
-        let gone = Gone {
+        let gone = has_gone.then(|| Gone {
             address: address("0000:9d:00.0"),
             rdma: None,
-        };
+        });
+        let gone = gone.map(|gone| ("rdma/hca".to_owned(), vec![gone]));
         let mut site = Site::new(vec![]);
         site.view = Some(View::from(&Node {
             conf: parsed.conf.into(),
@@ -135,14 +142,23 @@ async fn a_resource_without_devices_is_still_expected_to_have_the_required_numbe
             unhealthy: Unhealthy::new(),
             offers: vec![],
             manager: None,
-            gone: [("rdma/hca".to_owned(), vec![gone])].into(),
+            gone: gone.into_iter().collect(),
             erdma: Side::default(),
             switches: Arc::default(),
         }));
         let text = site.serve().await.metrics().await;
-        let line =
-            format!(r#"rdma_device_plugin_devices_expected{{resource="rdma/hca"}} {expected}"#);
-        assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
+        let line = |name: &str, count: u32| {
+            format!(r#"rdma_device_plugin_devices_{name}{{resource="rdma/hca"}} {count}"#)
+        };
+        let lines = expected.map(|it| [line("expected", it), line("present", 0)]);
+        let found = text
+            .lines()
+            .filter(|it| it.starts_with("rdma_device_plugin_devices_"));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            lines.iter().flatten().collect::<Vec<_>>(),
+            "{require}, {has_gone}"
+        );
     }
 }
 
