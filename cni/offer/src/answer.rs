@@ -169,7 +169,8 @@ impl Offer {
     }
 
     /// Returns the grant of a device. If containers get devices by path, leaves out and logs `umad` and `issm` devices
-    /// whose files are missing or wrong. The error is the reason why no container can get the device.
+    /// whose files are missing or have another device number. The error is the reason why no container can get the
+    /// device.
     fn granted(
         &self,
         device: &OfferedDevice,
@@ -192,9 +193,9 @@ impl Offer {
             let name = &char_device.name;
             let why = match char_device.node {
                 None => format!("/dev/infiniband/{name} of {address} does not exist"),
-                Some(_) => {
-                    format!("/dev/infiniband/{name} does not have the device number of {address}")
-                }
+                Some(_) => format!(
+                    "/dev/infiniband/{name} has another device number than {name} of {address}"
+                ),
             };
             if name.starts_with("uverbs") {
                 return Err(why);

@@ -173,7 +173,7 @@ fn ids_that_cannot_be_allocated() {
         ),
         (
             |node| node.functions[0].hcas[0].char_devices[0].minor = 200,
-            "/dev/infiniband/uverbs0 does not have the device number of 0000:3b:00.0",
+            "/dev/infiniband/uverbs0 has another device number than uverbs0 of 0000:3b:00.0",
         ),
     ];
     for (change, why) in cases {
