@@ -388,9 +388,8 @@ impl Daemon {
             erdma,
             switches: self.switches.clone(),
         });
-        let gone = node.gone.values().flatten();
-        let history = self.metrics.history();
-        history.follow(&node.inventory, &node.unhealthy, gone, SystemTime::now());
+        let (losses, history) = (node.losses(), self.metrics.history());
+        history.follow(&node.inventory, &node.unhealthy, losses, SystemTime::now());
         self.publish(&node).await;
         let had_some = !self.plugins.is_empty();
         let gone: Vec<_> = self

@@ -4,10 +4,10 @@
 
 use conf_reader::one_line;
 use log::{Level, Log, Metadata, Record};
-use offer::{Gone, Unhealthy};
+use offer::{Loss, Unhealthy};
 use rdma_netns::{DeviceAddress, Inventory};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
@@ -93,23 +93,25 @@ impl History {
         self.kept().lines.iter().rev().cloned().collect()
     }
 
-    /// Records the state of devices at the time `at`. `unhealthy` are the unhealthy devices, and `gone` are devices
-    /// that disappeared from their bus.
-    pub fn follow<'a>(
+    /// Records the state of devices at the time `at`. `unhealthy` are the unhealthy devices. Of the node's `losses`,
+    /// records only the devices that are gone.
+    pub fn follow(
         &self,
         inventory: &Inventory,
         unhealthy: &Unhealthy,
-        gone: impl IntoIterator<Item = &'a Gone>,
+        losses: BTreeSet<Loss>,
         at: SystemTime,
     ) {
         let unhealthy = unhealthy.iter();
         let unhealthy = unhealthy.map(|(address, why)| {
-            let named = (called(inventory, address), why.clone());
-            (address.clone(), named)
+            let function = inventory.function(address);
+            let rdma = function.and_then(|it| it.hcas.first());
+            let named = called(address, rdma.map(|it| &*it.name));
+            (address.clone(), (named, why.clone()))
         });
-        let gone = gone.into_iter().map(|it| {
-            let named = (it.to_string(), "it disappeared from its bus".to_owned());
-            (it.address.clone(), named)
+        let gone = losses.into_iter().filter(|it| it.is_gone).map(|gone| {
+            let named = called(&gone.address, gone.rdma.as_deref());
+            (gone.address, (named, gone.reason))
         });
         self.take(unhealthy.chain(gone).collect(), at);
     }
@@ -168,11 +170,10 @@ impl History {
     }
 }
 
-/// Formats a device as `0000:3b:00.0 (mlx5_0)`, like [`Gone`].
-fn called(inventory: &Inventory, address: &DeviceAddress) -> String {
-    let function = inventory.function(address);
-    match function.and_then(|it| it.hcas.first()) {
-        Some(rdma) => format!("{address} ({})", rdma.name),
+/// Formats a device as `0000:3b:00.0 (mlx5_0)`.
+fn called(address: &DeviceAddress, rdma: Option<&str>) -> String {
+    match rdma {
+        Some(rdma) => format!("{address} ({rdma})"),
         None => address.to_string(),
     }
 }
@@ -233,6 +234,7 @@ impl<L> fmt::Debug for Recorder<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offer::Gone;
     use std::time::{Duration, UNIX_EPOCH};
 
     fn unhealthy(devices: &[(&str, &str)]) -> Sick {
@@ -287,6 +289,30 @@ mod tests {
         let reasons: Vec<_> = history.changes().into_iter().map(|it| it.reason).collect();
         let expected = [None, Some(lost.to_owned()), Some("no carrier".to_owned())];
         assert_eq!(reasons, expected);
+    }
+
+    /// The name of the RDMA device is known only to a resource that this daemon has offered.
+    #[test]
+    fn a_gone_device_of_two_resources_has_its_known_name() {
+        let address = || DeviceAddress::try_from("0000:9d:00.0".to_owned()).expect("an address");
+        let gone = |rdma: Option<&str>| {
+            vec![Gone {
+                address: address(),
+                rdma: rdma.map(str::to_owned),
+            }]
+        };
+        let gone = BTreeMap::from([
+            ("rdma/a".to_owned(), gone(Some("mlx5_2"))),
+            ("rdma/b".to_owned(), gone(None)),
+        ]);
+        let history = History::default();
+        let unhealthy = Unhealthy::new();
+        let losses = offer::losses([], &unhealthy, &gone);
+        history.follow(&Inventory::default(), &unhealthy, losses, UNIX_EPOCH);
+        let changes = history.changes();
+        assert_eq!(changes[0].devices, ["0000:9d:00.0 (mlx5_2)"]);
+        let reason = changes[0].reason.as_deref();
+        assert_eq!(reason, Some("it is no longer on this node"));
     }
 
     #[test]

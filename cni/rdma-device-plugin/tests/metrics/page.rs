@@ -4,6 +4,7 @@
 use crate::browser::{Browser, size};
 use crate::pictures::{page_at_rest, update};
 use crate::site::{Client, Kubelet, Site, address, container, devices, offer, pod};
+use offer::Unhealthy;
 use rdma_device_plugin::{chain::ChainStatus, metrics::View};
 use rdma_netns::{Inventory, Kernel, Linux};
 use rdma_resources::Sharing;
@@ -62,9 +63,12 @@ pub(crate) fn eight_nics() -> Site {
     let history = site.metrics.history();
     let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
     let flap = [(address(&pci(1)), "ens2f0 has no carrier".to_owned())];
-    history.follow(&inventory, &flap.into(), [], ago(7_300));
-    history.follow(&inventory, &[].into(), [], ago(7_290));
-    history.follow(&inventory, &unhealthy.clone().into(), [], ago(320));
+    let follow = |unhealthy: Unhealthy, at| {
+        history.follow(&inventory, &unhealthy, [].into(), at);
+    };
+    follow(flap.into(), ago(7_300));
+    follow([].into(), ago(7_290));
+    follow(unhealthy.clone().into(), ago(320));
     history.line(
         false,
         "mlx5_6 is unhealthy: ens7f0 has no carrier",

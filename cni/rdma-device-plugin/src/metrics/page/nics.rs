@@ -132,7 +132,7 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
             let mut nic = elsewhere(&gone.address);
             nic.own.name = gone.rdma.unwrap_or(nic.own.name);
             nic.own.has_rdma = true;
-            nic.own.fault = Some("it disappeared from its bus".into());
+            nic.own.fault = Some(gone.reason);
             nic.link = Link::Unknown("gone");
             add(None, nic);
         }

@@ -172,7 +172,8 @@ fn eight_nics_on_two_numa_nodes() {
     found.unhealthy("0000:4d:00.0", "ens4f0 has no carrier");
     let history = found.metrics.history();
     let at = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    history.follow(&found.view.inventory, &found.view.unhealthy, [], at);
+    let losses = found.view.losses();
+    history.follow(&found.view.inventory, &found.view.unhealthy, losses, at);
     history.line(true, "the chain cannot be read", at);
     let page = found.page();
     has(
@@ -313,8 +314,8 @@ fn names_from_outside_are_text() {
     found.view.gone = [(HOSTILE.to_owned(), vec![gone])].into();
     let now = UNIX_EPOCH;
     let history = found.metrics.history();
-    let gone = found.view.gone.values().flatten();
-    history.follow(&found.view.inventory, &found.view.unhealthy, gone, now);
+    let losses = found.view.losses();
+    history.follow(&found.view.inventory, &found.view.unhealthy, losses, now);
     history.line(true, HOSTILE, now);
     for chain in [
         ChainStatus::NotCalled(HOSTILE.into()),
