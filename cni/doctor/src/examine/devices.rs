@@ -87,7 +87,7 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         let is_bare =
             |device: &&Device| device.driver.as_deref() == Some(driver) && device.rdma.is_empty();
         let bare = observed.devices.iter().filter(is_bare);
-        let bare = bare.filter(|device| !is_bonds_port(device, &observed.host));
+        let bare = bare.filter(|device| !has_bonds_rdma(device, observed));
         let bare: Vec<String> = bare.map(|device| device.address.to_string()).collect();
         let made = parentless(driver, observed);
         let lacking = bare.len().saturating_sub(made);
@@ -111,12 +111,23 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns true if a netdev of `device` is a port of a bond. With two ports in a bond, the driver `mlx5_ib` has one RDMA
-/// device, which belongs to the function of one port. Other masters, such as a bridge, change nothing.
-fn is_bonds_port(device: &Device, host: &Namespace) -> bool {
-    let links = host.links_of(&device.address, host).into_iter();
-    let mut masters = links.filter_map(|link| host.link_by_index(link.master?));
-    masters.any(Link::is_bond)
+/// Returns true if a netdev of `device` is a port of a bond with an RDMA device. With two ports in a bond, the driver
+/// `mlx5_ib` has one RDMA device, which belongs to the function of one port. Other masters, such as a bridge, change
+/// nothing.
+fn has_bonds_rdma(device: &Device, observed: &Observed) -> bool {
+    let host = &observed.host;
+    let bonds = |device: &Device| -> Vec<&Link> {
+        let links = host.links_of(&device.address, host).into_iter();
+        let masters = links.filter_map(|link| host.link_by_index(link.master?));
+        masters.filter(|link| link.is_bond()).collect()
+    };
+    // the RDMA device may be in a pod
+    let has_maker = |bond: &Link| {
+        let mut makers = observed.devices.iter().filter(|it| !it.rdma.is_empty());
+        makers.any(|it| bonds(it).iter().any(|other| other.index == bond.index))
+    };
+    let mut bonds = bonds(device).into_iter();
+    bonds.any(|bond| host.rdma_of(bond).is_some() || has_maker(bond))
 }
 
 /// Reports eRDMA functions without a driver, which have no RDMA device either.
