@@ -69,6 +69,9 @@ pub struct Facts {
     pub unreadable_claims: Vec<String>,
     /// Notes on netdevs that returned to the host and lack an attribute.
     pub given_up: Vec<Note>,
+    /// Directories of records and leases that are symbolic links.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<PathBuf>,
     /// Leases of the IPAM plugin. Empty if the plugin's directory does not have host-local's format.
     pub leases: Vec<Lease>,
     /// Attachments in libcni's cache, as file names `network-container-interface`. `None`: the cache does not exist, or

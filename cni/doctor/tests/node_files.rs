@@ -103,6 +103,50 @@ fn verify(unit: &Path) -> (bool, String) {
     (output.status.success(), said)
 }
 
+/// A link in a directory of leases or records is hostile or a mistake. `rdma-ipam` does not follow a lease that is a
+/// link. `rdma-cni` follows the directory of a network.
+#[test]
+fn links_in_the_directories_of_records_and_leases_are_reported() {
+    let root = tempfile::tempdir().expect("a directory");
+    let write = |file: &str, text: &str| {
+        let path = root.path().join(file);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        fs::write(path, text).expect("written");
+    };
+    let list = r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"},
+        {"type":"rdma-cni","devices":[{"netdev":"bond*"}],"ipam":{"type":"rdma-ipam"}}]}"#;
+    write("etc/cni/net.d/10-net.conflist", list);
+    let leases = "var/lib/cni/networks/net";
+    write(&format!("{leases}/10.0.0.7"), "0a1b\r\nrdma0");
+    write("etc/hostname", "node-1\n");
+    let link = |target: &str, link: &str| {
+        let link = root.path().join(link);
+        fs::create_dir_all(link.parent().expect("a directory")).expect("made");
+        std::os::unix::fs::symlink(root.path().join(target), link).expect("a link");
+    };
+    link("etc/hostname", &format!("{leases}/10.0.0.9"));
+    write("elsewhere/pods/x", "");
+    let attachments = "var/lib/cni/rdma-cni/attachments";
+    link("elsewhere/pods", &format!("{attachments}/net"));
+    write(&format!("{attachments}/other/x"), "");
+    let facts = gathered(root.path());
+    let leases = facts.leases.iter().map(|it| it.container.as_str());
+    assert_eq!(leases.collect::<Vec<_>>(), ["0a1b"]);
+    let unseen = facts.unseen.iter().map(|it| (&*it.what, &*it.why));
+    let lease = (
+        "/var/lib/cni/networks/net/10.0.0.9",
+        "it is a symbolic link, which is not followed",
+    );
+    assert!(unseen.clone().any(|it| it == lease), "{:?}", facts.unseen);
+    let findings = examine::examine(&facts);
+    let about = findings.iter().find(|it| it.what.contains("symbolic link"));
+    let about = about.expect("a finding");
+    assert_eq!(
+        about.what,
+        "directories of records or leases are symbolic links: /var/lib/cni/rdma-cni/attachments/net"
+    );
+}
+
 #[test]
 fn systemd_takes_the_unit() {
     let unit = conf().join("systemd/system/rdma-netns-exclusive.service");

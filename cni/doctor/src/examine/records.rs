@@ -86,6 +86,12 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
             ),
         );
     }
+    if let Some(links) = named(facts.links.iter().map(|it| it.display())) {
+        findings.warning(
+            format!("directories of records or leases are symbolic links: {links}"),
+            "end the node's pods with RDMA, and replace each link by a directory with the files of its target",
+        );
+    }
     given_up(facts, findings);
     leases(facts, conf, findings);
     smc(facts, conf, findings);

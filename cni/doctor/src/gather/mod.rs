@@ -89,6 +89,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         aside,
         unreadable_claims: records::unreadable_claims(&view, &state_dir),
         given_up,
+        links: records::links(&view, &state_dir, conf.as_ref()),
         leases: records::leases(&mut view, conf.as_ref()),
         cached: records::cached(&mut view),
         observed,

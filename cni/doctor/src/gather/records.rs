@@ -5,14 +5,14 @@ use super::{
     super::facts::{self, Lease, NOT_MOUNTED},
     view::View,
 };
-use network_conf::Conf;
-
 use attachments::{
     Attachment, Rail, Store,
     given_up::{self, Note},
     pods::is_out_of_sight,
 };
+use cni_protocol::state_file;
 use dra::Claims;
+use network_conf::Conf;
 use plan::drift;
 use rdma_ipam::store;
 use rdma_netns::{Kernel, ObservationScope, Pod};
@@ -137,17 +137,33 @@ pub(super) fn given_up(view: &mut View, state_dir: &Path) -> Vec<Note> {
         .unwrap_or_default()
 }
 
-/// Returns the leases of the network. Returns none if its IPAM plugin does not use host-local's format.
-pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
-    let Some(conf) = conf else {
-        return vec![];
-    };
-    if !matches!(conf.ipam.as_deref(), Some("rdma-ipam" | "host-local")) {
-        return vec![];
-    }
+/// Returns the directories of records and leases that are symbolic links. `rdma-cni` and `rdma-ipam` follow them, but
+/// do not follow a record or a lease that is a link.
+pub(super) fn links(view: &View, state_dir: &Path, conf: Option<&Conf>) -> Vec<PathBuf> {
+    let attachments = state_dir.join("attachments");
+    let networks = state_file::names(&view.path(&attachments)).unwrap_or_default();
+    let networks = networks.iter().map(|name| attachments.join(name));
+    let directories = [attachments.clone()].into_iter().chain(networks);
+    let directories = directories.chain(conf.and_then(lease_directory));
+    directories
+        .filter(|it| view.path(it).is_symlink())
+        .collect()
+}
+
+/// Returns the directory of the network's leases. `None`: the IPAM plugin does not use host-local's format.
+fn lease_directory(conf: &Conf) -> Option<PathBuf> {
+    let ipam = conf.ipam.as_deref();
+    ipam.filter(|ipam| ["rdma-ipam", "host-local"].contains(ipam))?;
     let data_dir = conf.raw["ipam"].get("dataDir").and_then(Value::as_str);
     let data_dir = data_dir.filter(|it| !it.is_empty()).unwrap_or(DATA_DIR);
-    let directory = Path::new(data_dir).join(&conf.network.name);
+    Some(Path::new(data_dir).join(&conf.network.name))
+}
+
+/// Returns the leases of the network. Returns none if its IPAM plugin does not use host-local's format.
+pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
+    let Some(directory) = conf.and_then(lease_directory) else {
+        return vec![];
+    };
     let mut found = vec![];
     for name in view.names(&directory).unwrap_or_default() {
         let Ok(address) = name.parse::<IpAddr>() else {
@@ -155,7 +171,7 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
         };
         // skip a lease that was released after the directory was read, or that cannot be read, and a file that is not a
         // lease
-        let Some(text) = view.text(directory.join(name)) else {
+        let Some(text) = view.state_text(directory.join(name)) else {
             continue;
         };
         found.extend(lease(&text, address));

@@ -174,8 +174,15 @@ impl View {
     pub(super) fn text(&mut self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();
         let read = state_file::read_linked(&self.path(path));
-        let bytes = self.there(path, read)?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        self.there(path, read.map(lossy))
+    }
+
+    /// Returns the text like [`Self::text`], but records a link as unseen, because a link in a directory of leases is
+    /// hostile or a mistake.
+    pub(super) fn state_text(&mut self, path: impl AsRef<Path>) -> Option<String> {
+        let path = path.as_ref();
+        let read = state_file::read(&self.path(path));
+        self.there(path, read.map(lossy))
     }
 
     /// Returns the sorted names in the host's directory. `None`: the directory does not exist, or cannot be read.
@@ -221,6 +228,10 @@ impl View {
             read => self.keep(&path.display().to_string(), read),
         }
     }
+}
+
+fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Returns true if `error` means that a file does not exist.
