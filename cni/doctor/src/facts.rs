@@ -107,7 +107,7 @@ impl Unseen {
         } else if self.why == ANOTHER_NETNS {
             Some("run doctor in the host's network namespace (nsenter -t 1 -n)")
         } else {
-            is_denied.then_some("run doctor as root")
+            is_denied.then_some("run doctor as root on the node")
         }
     }
 }

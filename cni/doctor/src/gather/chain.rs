@@ -6,12 +6,11 @@ use super::{
         arguments::Paths,
         facts::{Binary, BinaryState, Chain, NOT_MOUNTED, Picked, Runtime, Skipped},
     },
-    view::{View, is_absent},
+    view::{View, is_absent, overrides_modes},
 };
 use cni_protocol::run;
 use conflist::{Choice, Directory, Pick, Position, pick::Skip};
 use network_conf::Conf;
-use nix::unistd::geteuid;
 use serde_json::{Map, Value, json};
 use std::{
     fs, io,
@@ -27,12 +26,17 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Programs of this project. They report their version.
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
-/// Returns the runtime's choice in the directory of network configurations. `None`: an unusable file of the directory
-/// is a link whose target this program cannot see.
+/// Returns the runtime's choice in the directory of network configurations. `None`: this program cannot read the
+/// directory or one of its files, or an unusable file is a link whose target this program cannot see.
 pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
     let conf_dir = &paths.conf_dir;
     let read = Directory::read(&view.path(conf_dir));
+    let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let denied = read.as_ref().is_err_and(is_denied);
     let read = view.keep(&conf_dir.display().to_string(), read);
+    if denied {
+        return None;
+    }
     let directory = read.flatten().unwrap_or_default();
     let is_crio = !runtimes.is_empty() && runtimes.iter().all(|it| it.name == "CRI-O");
     let runtime = match (&paths.network, is_crio) {
@@ -63,9 +67,15 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
         });
     }
     let mut unusable = chain.skipped.iter().chain(&chain.blocked);
-    if let Some(link) = unusable.find(|it| view.leads_out(&it.file)) {
+    if let Some(link) = unusable.clone().find(|it| view.leads_out(&it.file)) {
         let link = link.file.display();
         let why = format!("{link} is a symbolic link, and its target is {NOT_MOUNTED}");
+        view.misses("the network configuration", why);
+        return None;
+    }
+    // the runtime may be able to read a file that this program cannot read
+    if let Some((file, why)) = unusable.find_map(|it| Some((&it.file, view.denial(&it.file)?))) {
+        let why = format!("{}: {why}", file.display());
         view.misses("the network configuration", why);
         return None;
     }
@@ -180,8 +190,8 @@ fn version(path: &Path) -> BinaryState {
     program.arg("--version").env_clear().stderr(Stdio::null());
     let (status, output) = match run::until(Instant::now() + LIMIT, program, &[]) {
         Ok(ended) => ended,
-        // the runtime, which is root, cannot execute the program either
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && geteuid().is_root() => {
+        // the runtime, which has this capability, cannot execute the program either
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && overrides_modes() => {
             return BinaryState::NotExecutable;
         }
         Err(error) => {
@@ -206,7 +216,7 @@ fn version(path: &Path) -> BinaryState {
 mod tests {
     use super::*;
     use crate::facts::{Memlock, Socket};
-    use nix::unistd::{Uid, setfsuid};
+    use nix::unistd::{Uid, geteuid, setfsuid};
     use std::{os::unix::fs::symlink, path::PathBuf};
 
     fn at(conf_dir: &str) -> Paths {
@@ -414,6 +424,43 @@ mod tests {
         }
     }
 
+    /// Runs `look` as root without the capability CAP_DAC_OVERRIDE, as in the daemon's container.
+    fn without_capability<T: Send>(look: impl FnOnce() -> T + Send) -> T {
+        let run = || {
+            // give up root's access to all files in this thread
+            setfsuid(Uid::from_raw(65534));
+            look()
+        };
+        std::thread::scope(|scope| scope.spawn(run).join()).expect("looked")
+    }
+
+    /// The runtime can read and execute these files, because it has all capabilities.
+    #[test]
+    fn root_without_capabilities_does_not_judge_files_that_it_cannot_use() {
+        let root = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("set");
+        let ours = program(root.path(), "ours", "#!/bin/sh\n", 0o700);
+        let list = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+        program(root.path(), "05-net.conflist", list, 0o600);
+        program(root.path(), "10-net.conflist", list, 0o644);
+        let denied = io::Error::from_raw_os_error(nix::libc::EACCES).to_string();
+        let found = without_capability(|| settled(&ours, true));
+        assert_eq!(found, BinaryState::Mute { why: denied });
+        let look = || {
+            let mut view = View::new(root.path());
+            (read(&mut view, &at("/"), &[]).is_some(), view.unseen)
+        };
+        let (is_seen, unseen) = without_capability(look);
+        assert!(!is_seen, "{unseen:?}");
+        let [unseen] = &unseen[..] else {
+            panic!("{unseen:?}");
+        };
+        assert!(unseen.why.contains("/05-net.conflist"), "{unseen:?}");
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).expect("set");
+        assert!(!without_capability(look).0);
+        assert!(look().0);
+    }
+
     #[test]
     fn a_program_in_a_directory_that_cannot_be_read_is_not_missing() {
         let root = tempfile::tempdir().expect("a directory");
@@ -425,13 +472,11 @@ mod tests {
         let closed = fs::Permissions::from_mode(0o000);
         fs::set_permissions(root.path().join("second"), closed).expect("set");
         let look = || {
-            // give up root's access to all directories in this thread
-            setfsuid(Uid::from_raw(65534));
             let mut view = View::new(root.path());
             binaries(&mut view, &bin_dirs, &Chain::default(), None)
         };
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("set");
-        let found = std::thread::scope(|scope| scope.spawn(look).join()).expect("looked");
+        let found = without_capability(look);
         let [rdma_cni, ..] = &found[..] else {
             panic!("{found:?}");
         };

@@ -16,6 +16,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Number of the capability's bit (`include/uapi/linux/capability.h`).
+const CAP_DAC_OVERRIDE: u32 = 1;
+
 /// Returns the path by which this program reaches the namespace of `attachment`. `root` is the root of the host's file
 /// system. If `root` is `/`, this program may be in a container without the link `/var/run`, so `netns_seen` also tries
 /// `/run`.
@@ -222,12 +225,28 @@ impl View {
         path.is_symlink() && !path.exists() && leads_out()
     }
 
+    /// Returns the error if the kernel denies this program to read the host's file at `path`.
+    pub(super) fn denial(&self, path: &Path) -> Option<io::Error> {
+        let error = state_file::read_linked(&self.path(path)).err()?;
+        (error.kind() == io::ErrorKind::PermissionDenied).then_some(error)
+    }
+
     fn there<T>(&mut self, path: &Path, read: io::Result<T>) -> Option<T> {
         match read {
             Err(error) if is_absent(&error) => None,
             read => self.keep(&path.display().to_string(), read),
         }
     }
+}
+
+/// Returns true if this thread has the capability CAP_DAC_OVERRIDE, by which the runtime can use files of any mode and
+/// owner. The root user of a container can lack the capability.
+pub(super) fn overrides_modes() -> bool {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let set = lines.find_map(|line| line.strip_prefix("CapEff:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.is_some_and(|set| set & 1 << CAP_DAC_OVERRIDE != 0)
 }
 
 fn lossy(bytes: Vec<u8>) -> String {
