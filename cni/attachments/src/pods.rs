@@ -97,15 +97,15 @@ fn records(store: &Store, boot_id: &str) -> Vec<Attachment> {
 ///
 /// Runtimes use `/var/run/netns/…`. On a node `/var/run` is a link to `/run`, but in a container this link may be
 /// missing. This function therefore also tries `/run/netns/…`. If both paths exist, it returns the path that leads to
-/// the namespace `id`.
-pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
+/// the namespace `id`, or `given` if `id` is `None`.
+pub fn netns_seen(given: PathBuf, id: impl Into<Option<NetnsId>>) -> PathBuf {
     let Ok(below) = given.strip_prefix("/var/run") else {
         return given;
     };
     let run = Path::new("/run").join(below);
     let found = |path: &Path| fs::metadata(path).ok();
-    let is =
-        |path: &Path| found(path).is_some_and(|it| (it.dev(), it.ino()) == (id.device, id.inode));
+    let id = id.into().map(|id| (id.device, id.inode));
+    let is = |path: &Path| found(path).is_some_and(|it| Some((it.dev(), it.ino())) == id);
     if !is(&given) && (is(&run) || found(&given).is_none()) {
         return run;
     }
@@ -292,6 +292,7 @@ mod tests {
         // on most nodes `/var/run` is a link to `/run`
         let shown = if given.exists() { &given } else { &here };
         assert_eq!(&netns_seen(given.clone(), own), shown);
+        assert_eq!(&netns_seen(given.clone(), None), shown);
         assert_eq!(netns_seen(here.clone(), own), here);
         assert_eq!(
             netns_seen("/proc/1/ns/net".into(), own),
@@ -299,6 +300,7 @@ mod tests {
         );
         fs::remove_file(&here).expect("gone");
         assert_eq!(netns_seen(given.clone(), own), here);
+        assert_eq!(netns_seen(given, None), here);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! lack a plugin of the network, the runtime probably uses other directories. The runtime would then not find our
 //! plugin, and every pod of the node would fail.
 
-use crate::TYPES;
+use crate::{IPAM, TYPES};
 use serde_json::Value;
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -43,11 +43,22 @@ impl Programs {
 /// Returns the types of plugins, IPAM plugins and delegates of Multus in `text`. `text` is a list or a single
 /// configuration. Omits our own types, and the delegates of a Multus with `binDir`.
 pub fn named(text: &str) -> BTreeSet<String> {
+    let mut types = all(text);
+    types.retain(|it| !TYPES.contains(&it.as_str()));
+    types
+}
+
+/// Returns true if `text`, a list or a single configuration, names one of our plugins, `rdma-ipam` included.
+pub fn names_ours(text: &str) -> bool {
+    let types = all(text);
+    types.contains(IPAM) || TYPES.iter().any(|it| types.contains(*it))
+}
+
+fn all(text: &str) -> BTreeSet<String> {
     let mut types = BTreeSet::new();
     if let Ok(whole) = serde_json::from_str(text) {
         collect(&whole, &mut types);
     }
-    types.retain(|it| !TYPES.contains(&it.as_str()));
     types
 }
 

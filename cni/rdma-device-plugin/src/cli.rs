@@ -18,6 +18,9 @@ use std::{
     time::Duration,
 };
 
+/// Default directory of libcni's cache (`CacheDir` in `libcni/api.go`).
+const CNI_CACHE_DIR: &str = "/var/lib/cni/results";
+
 /// Advertises the RDMA devices of a node to kubelet, and provides them to containers.
 #[derive(Clone, Debug, Parser)]
 #[command(
@@ -68,7 +71,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// Directory of libcni's cache of pods' networks
-    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/var/lib/cni/results")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = CNI_CACHE_DIR)]
     pub cni_cache_dir: PathBuf,
     /// Handling of pods whose containers the daemon does not let start: keep them, or delete those whose controller
     /// creates another pod
@@ -259,6 +262,9 @@ pub struct Uninstall {
     /// Directory of the runtime's networks; default: the directory of the last installation, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
+    /// Directory of libcni's cache of pods' networks
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = CNI_CACHE_DIR)]
+    pub cni_cache_dir: PathBuf,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     pub state_dir: PathBuf,

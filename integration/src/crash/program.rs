@@ -140,7 +140,10 @@ impl Programs {
                 arguments.push(["--kubelet-dir".to_owned(), kubelet]);
                 arguments.extend(placement.map(|it| ["--placement".to_owned(), it.to_owned()]));
             }
-            Verb::Uninstall => call = call.argument("uninstall"),
+            Verb::Uninstall => {
+                call = call.argument("uninstall");
+                arguments.push(["--cni-cache-dir".to_owned(), path("results")]);
+            }
         }
         for argument in arguments.concat() {
             call = call.argument(&argument);

@@ -368,7 +368,7 @@ impl Chain {
         Err(file::busy(&self.conf.conf_dir))
     }
 
-    /// Returns the lists that still contain `rdma-cni`, added by this project or by another program.
+    /// Returns the lists that still name `rdma-cni` or `rdma-ipam`, by an entry of this project or of another program.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -376,8 +376,7 @@ impl Chain {
         let directory = self.read()?;
         let named = directory.all().filter(|file| {
             let text = file.text.as_deref().unwrap_or_default();
-            let picked = conflist::Picked::read(&file.name, text);
-            picked.is_ok_and(|it| it.ours.is_some())
+            conflist::programs::names_ours(text)
         });
         Ok(named.map(|file| file.name.clone()).collect())
     }
@@ -401,7 +400,7 @@ impl Chain {
 const NOT_INSTALLED: &str =
     "the plugins are not installed on this node; run rdma-device-plugin install";
 
-const WITHDRAWN: &str = "uninstall removed it from the chain, and keeps the binaries for pods that have devices; \
+const WITHDRAWN: &str = "uninstall removed it from the chain, and keeps the binaries for running pods; \
                          rdma-device-plugin install adds it again";
 
 /// Maximum number of attempts while other programs change files between this program's read and write.

@@ -48,6 +48,10 @@ pub struct Record {
     /// Network that the last installation selected by name. `None`: the runtime uses its first network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
+    /// True if the last installation was for CRI-O, which calls the plugins of the list in libcni's cache at DEL. False
+    /// for podman, too: each of its containers that needs `rdma-cni` has a record of `rdma-cni`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub deletes_by_cache: bool,
     /// Installed plugins by name.
     #[serde(default)]
     pub binaries: BTreeMap<String, Binary>,
@@ -144,6 +148,7 @@ impl Default for Record {
             further_bin_dirs: Vec::new(),
             conf_dir: None,
             network: None,
+            deletes_by_cache: false,
             binaries: BTreeMap::new(),
             lists: BTreeMap::new(),
             withdrawn: false,

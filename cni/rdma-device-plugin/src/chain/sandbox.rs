@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines whether the runtime made a pod's network by a list with `rdma-cni`. When a network program rewrites its
 //! list, `rdma-cni` is missing from the list until the reconciler adds it again. A pod that starts in this moment has
-//! no rails, although no program reported an error.
+//! no rails, although no program reported an error. Also finds the pods at whose end CRI-O calls `rdma-cni`.
 //!
 //! libcni's cache has a file for each network of a sandbox. libcni writes the file, with the text of the list, after
 //! all plugins of the list have succeeded (`cacheAdd` in `libcni/api.go`), and removes the file after DEL. A pod with
 //! `hostNetwork` has no file.
 
 use crate::refused::PodName;
+use attachments::pods::{is_out_of_sight, netns_seen};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use cni_protocol::state_file;
-use conflist::Picked;
+use conflist::{Picked, programs};
 use serde::Deserialize;
-use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
+use serde_json::Value;
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs, io,
+    path::Path,
+    time::SystemTime,
+};
 
 /// Origin of a pod's network: the list by which the runtime made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +51,13 @@ struct Cached {
     /// Text of the list, in base64.
     config: String,
     network_name: String,
+    /// Path of the network namespace. libcni 1.1 has no such field.
+    #[serde(default)]
+    netns: String,
     #[serde(default)]
     cni_args: Vec<(String, String)>,
+    #[serde(default)]
+    result: Value,
 }
 
 impl Cached {
@@ -54,6 +66,53 @@ impl Cached {
         args.find(|(name, _)| name == key)
             .map(|(_, value)| value.as_str())
     }
+
+    /// Returns the pod as `namespace/name`, or otherwise the container's id.
+    fn pod(&self) -> String {
+        match (self.arg("K8S_POD_NAMESPACE"), self.arg("K8S_POD_NAME")) {
+            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+            _ => self.container_id.clone(),
+        }
+    }
+
+    /// Returns true if the list names one of the installed plugins.
+    fn names_ours(&self) -> bool {
+        let list = BASE64_STANDARD.decode(&self.config).unwrap_or_default();
+        str::from_utf8(&list).is_ok_and(programs::names_ours)
+    }
+
+    /// Returns true if the sandbox may be alive: its namespace exists, its path is unknown, or the path's directory is
+    /// not visible here. Without the field `netns`, the path is the `sandbox` of an interface in the result.
+    fn may_live(&self) -> bool {
+        let interfaces = self.result["interfaces"].as_array().into_iter().flatten();
+        let sandboxes = interfaces.filter_map(|it| it["sandbox"].as_str());
+        let mut paths = [&*self.netns].into_iter().chain(sandboxes);
+        paths.find(|it| !it.is_empty()).is_none_or(|path| {
+            let netns = netns_seen(path.into(), None);
+            netns.try_exists().unwrap_or(true) || is_out_of_sight(&netns)
+        })
+    }
+}
+
+/// Returns the pods whose list in libcni's cache `cache` names one of the installed plugins, and whose sandboxes may be
+/// alive. At DEL, CRI-O calls the plugins of this list instead of the plugins of the present list (ocicni's
+/// `loadNetworkFromCache`). Skips files that are not libcni's: for such a file CRI-O uses the present list.
+///
+/// A file alone does not prove a living sandbox, because it outlives CRI-O's own state.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn with_installed_plugins(cache: &Path) -> io::Result<BTreeSet<String>> {
+    let mut pods = BTreeSet::new();
+    for file in fs::read_dir(cache)? {
+        let Ok(text) = state_file::read(&file?.path()) else {
+            continue;
+        };
+        let cached = serde_json::from_slice::<Cached>(&text);
+        let cached = cached.ok().filter(|it| it.names_ours() && it.may_live());
+        pods.extend(cached.map(|it| it.pod()));
+    }
+    Ok(pods)
 }
 
 /// Returns the origin of the network of the pod's last sandbox. `cache` is the directory of libcni's files, and

@@ -19,7 +19,7 @@ use crate::{
     cli::Install,
 };
 use anyhow::{Error, Result, anyhow, bail};
-use conflist::{Obstacle, TYPE};
+use conflist::{Obstacle, Runtime, TYPE};
 use daemon_conf::Conf;
 use node_state::{
     hardware::Hardware,
@@ -125,6 +125,7 @@ pub fn install(arguments: &Install) -> Result<()> {
         }
         record.conf_dir = Some(chain.conf.conf_dir.clone());
         record.network = chain.conf.runtime.network().map(str::to_owned);
+        record.deletes_by_cache = matches!(chain.conf.runtime, Runtime::Crio { .. });
         record.withdrawn = false;
         let done = binaries::put(
             arguments.from.as_deref(),

@@ -8,19 +8,23 @@ use super::{
 use crate::{
     chain::{
         Chain, evidence,
+        programs::is_mounted,
         record::{self, BIN_DIR, Record},
+        sandbox,
     },
     cli::Uninstall,
     device_info, node_features,
     release::print_removed,
 };
 use anyhow::{Result, bail};
+use cni_protocol::state_file::failed;
 use conflist::TYPE;
 use daemon_conf::chain::CONF_DIR;
 use dra::Claims;
 use rdma_ping::fabric::Report;
 use rdma_resources::limited::{CGROUPS, LimitedContainers};
 use std::{
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -141,6 +145,24 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>> {
     Ok(left)
 }
 
+/// Returns the pods at whose end CRI-O calls the installed plugins. Returns none if `cache` is missing on the node.
+///
+/// # Errors
+/// `cache` cannot be read, or is not mounted into this container.
+fn cached_pods(cache: &Path, state_dir: &Path) -> Result<Vec<String>> {
+    match sandbox::with_installed_plugins(cache) {
+        Ok(pods) => Ok(pods.into_iter().collect()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed("read", cache)(error).into())
+        }
+        Err(_) if is_mounted(state_dir) => bail!(
+            "{TYPE} is out of the chain, and the binaries stay: {cache:?} is not mounted here, and shows at the end of \
+             which pods CRI-O calls the binaries; mount the node's directory, or name it with --cni-cache-dir"
+        ),
+        Err(_) => Ok(vec![]),
+    }
+}
+
 fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     let state_dir = arguments.state_dir.clone();
     let lock = record::lock(&state_dir)?;
@@ -246,8 +268,20 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     let named = chain.still_named()?;
     if !named.is_empty() {
         return Ok(Some(format!(
-            "the binaries stay: {TYPE} is still in {}; remove it there and run uninstall again",
+            "the binaries stay: {TYPE} or rdma-ipam is still in {}; remove it there and run uninstall again",
             named.join(", ")
+        )));
+    }
+    let pods = match record.deletes_by_cache {
+        true => cached_pods(&arguments.cni_cache_dir, &state_dir)?,
+        false => vec![],
+    };
+    if !pods.is_empty() {
+        return Ok(Some(format!(
+            "the binaries stay: CRI-O calls them when it ends these pods, according to {:?}: {}; run uninstall again \
+             when the pods have ended",
+            arguments.cni_cache_dir,
+            pods.join(", ")
         )));
     }
     LimitedContainers::new(&state_dir, Path::new(CGROUPS)).lift_all()?;

@@ -3,6 +3,7 @@
 //! `uninstall`.
 
 mod binaries;
+mod cached;
 mod hindered;
 mod keeping;
 mod kept_by_others;
@@ -148,6 +149,8 @@ impl Node {
         command.env_clear().arg(verb);
         if verb == "install" {
             command.arg("--kubelet-dir").arg(self.path("kubelet"));
+        } else {
+            command.arg("--cni-cache-dir").arg(self.path("results"));
         }
         command
     }

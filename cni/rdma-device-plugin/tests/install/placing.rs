@@ -342,7 +342,7 @@ fn foreign_files_in_the_directory_stay() {
     );
     let text = node.uninstall();
     assert!(
-        text.contains("rdma-cni is still in cbr0/50-tuning.conf"),
+        text.contains("rdma-cni or rdma-ipam is still in cbr0/50-tuning.conf"),
         "{text}"
     );
 }

@@ -68,7 +68,7 @@ fn install_and_uninstall_leave_every_byte_mode_owner_and_time() {
         if text.contains("\"rdma") {
             // the binaries must stay while the operator's own list names them
             assert!(
-                said(&took).contains("the binaries stay: rdma-cni is still in"),
+                said(&took).contains("the binaries stay: rdma-cni or rdma-ipam is still in"),
                 "{took:?}"
             );
             assert_eq!(node.seen().get(&path), before.get(&path), "{file}");
@@ -178,7 +178,7 @@ fn uninstall_waits_although_the_binaries_stay() {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
     let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
     let mut lines = lines.map_while(Result::ok);
-    let stays = "the binaries stay: rdma-cni is still in 10-flannel.conflist";
+    let stays = "the binaries stay: rdma-cni or rdma-ipam is still in 10-flannel.conflist";
     assert!(lines.any(|line| line.starts_with(stays)));
     assert_eq!(lines.next().as_deref(), Some("waiting for SIGTERM"));
     // the network program writes its file again
@@ -187,6 +187,25 @@ fn uninstall_waits_although_the_binaries_stay() {
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
     kill(pid, Signal::SIGTERM).expect("a signal sent");
     assert!(child.wait().expect("ended").success());
+}
+
+/// `rdma-ipam` can be the IPAM plugin of another plugin.
+#[test]
+fn the_ipam_plugin_of_another_list_stays() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let list = FLANNEL.replace(
+        "\"type\": \"flannel\"",
+        "\"type\": \"bridge\", \"ipam\": {\"type\": \"rdma-ipam\"}",
+    );
+    node.net("20-storage.conflist", &list.replace("cbr0", "storage"));
+    let told = node.uninstall();
+    assert!(
+        told.contains("rdma-cni or rdma-ipam is still in 20-storage.conflist"),
+        "{told}"
+    );
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    assert!(node.path("opt/cni/bin/rdma-ipam").exists());
 }
 
 #[test]
@@ -205,7 +224,9 @@ fn a_users_changes_in_our_entry_stay() {
     assert_eq!(node.read(LIST), changed);
     assert!(!node.path("etc/cni/net.d/cbr0").exists());
     let said = node.uninstall();
-    assert!(said.contains("the binaries stay: rdma-cni is still in 10-flannel.conflist"));
+    assert!(
+        said.contains("the binaries stay: rdma-cni or rdma-ipam is still in 10-flannel.conflist")
+    );
     assert_eq!(node.read(LIST), changed);
     // the network program writes its file again, and `install` adds the entry again
     node.net("10-flannel.conflist", FLANNEL);
@@ -386,7 +407,7 @@ fn a_foreign_call_before_ours_is_the_only_one() {
     node.net("10-flannel.conflist", &added);
     assert!(
         node.uninstall()
-            .contains("the binaries stay: rdma-cni is still in")
+            .contains("the binaries stay: rdma-cni or rdma-ipam is still in")
     );
     assert_eq!(types(&node, LIST), ["flannel", "rdma", "portmap"]);
 }

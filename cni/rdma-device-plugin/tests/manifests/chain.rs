@@ -434,7 +434,10 @@ fn takes_it_off(file: &'static str) {
     let cgroups = PathBuf::from("/sys/fs/cgroup");
     let directories = [&bin_dir, &conf_dir, &uninstall.state_dir, &cgroups];
     let mut needed = on_the_node(directories.into_iter().chain(&uninstall.node_features));
-    needed.insert("/run/netns".into(), ("/run/netns".into(), true));
+    for path in ["/run/netns", "/var/lib/cni/results"] {
+        needed.insert(path.into(), (path.into(), true));
+    }
+    assert_eq!(uninstall.cni_cache_dir, Path::new("/var/lib/cni/results"));
     if file == UNINSTALL[1] {
         // the state directory has the record of the daemon's files
         needed.extend(on_the_node([&PathBuf::from(DEVICE_INFO)]));
