@@ -5,17 +5,17 @@ use crate::{
     arguments::Arguments,
     icmp,
     outcome::{Outcome, Pair},
-    rails::Device,
+    rails::Devices,
     wires,
 };
 use rdma_netns::sidr::{AskError, Local, Request, ask};
-use std::{collections::BTreeMap, io, thread, time::Instant};
+use std::{io, thread, time::Instant};
 
 /// Sends requests for all `pairs` from the calling thread's namespace. After each counted round, calls `seen` with the
 /// round's number for each pair that was requested.
 pub(crate) fn run(
     arguments: &Arguments,
-    devices: &BTreeMap<u32, Device>,
+    devices: &Devices,
     pairs: Vec<Pair>,
     mut seen: impl FnMut(u32, &Outcome) -> io::Result<()>,
 ) -> io::Result<Vec<Outcome>> {
@@ -65,7 +65,7 @@ fn at_once<'a>(
 /// The errors of [`at_once`].
 fn round<'a>(
     arguments: &Arguments,
-    devices: &BTreeMap<u32, Device>,
+    devices: &Devices,
     outcomes: &'a mut [Outcome],
 ) -> io::Result<Vec<&'a Outcome>> {
     let mut requested: Vec<&mut Outcome> = outcomes.iter_mut().filter(|it| it.goes_on()).collect();
@@ -75,7 +75,7 @@ fn round<'a>(
     Ok(requested.into_iter().map(|it| &*it).collect())
 }
 
-fn request(arguments: &Arguments, devices: &BTreeMap<u32, Device>, outcome: &mut Outcome) {
+fn request(arguments: &Arguments, devices: &Devices, outcome: &mut Outcome) {
     let Some((source, destination)) = outcome.pair.addresses else {
         return;
     };

@@ -37,11 +37,10 @@ use attachments::{
 };
 use list::List;
 use nodes::{NodeError, Nodes};
-use outcome::{Outcome, Pair, PeerRail};
+use outcome::{Outcome, Pair};
 use peer::{MeetError, Others, Server};
-use rails::{Device, Here, Rail};
+use rails::{Devices, Rail};
 use std::{
-    collections::BTreeMap,
     io::{self, Write},
     net::IpAddr,
     path::PathBuf,
@@ -149,18 +148,34 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
     let peers = arguments.targets.iter().map(peer);
     let peers: Vec<Peer> = peers.collect::<Result<_, Failure>>()?;
     let Some(pod) = &arguments.pod else {
-        let here = Here::read(&arguments.manager()).map_err(Failure::Devices)?;
-        return exchange(arguments, here, &peers, output);
+        let (devices, own) = here(arguments)?;
+        return exchange(arguments, &devices, own, &peers, output);
     };
     let (netns, own) = of_pod(pod)?;
     let inside = || {
-        let here = Here::of(own).map_err(Failure::Devices)?;
-        exchange(arguments, here, &peers, output)
+        let devices = rails::devices().map_err(Failure::Devices)?;
+        exchange(arguments, &devices, own, &peers, output)
     };
     netns.run(inside).map_err(|source| Failure::Enter {
         pod: pod.clone(),
         source,
     })?
+}
+
+/// Returns the RDMA devices and rails of the calling thread's namespace.
+fn here(arguments: &Arguments) -> Result<(Devices, Vec<Rail>), Failure> {
+    let read = || {
+        let devices = rails::devices()?;
+        let rails = rails::rails(&arguments.manager(), &devices)?;
+        Ok((devices, rails))
+    };
+    read().map_err(Failure::Devices)
+}
+
+/// Returns the error for a namespace without rails.
+fn no_devices(arguments: &Arguments) -> Failure {
+    let manager = arguments.manager();
+    Failure::NoDevices { manager }
 }
 
 /// Sends requests from each own rail to each rail of the other pod of `place`. Returns true if each own rail reaches
@@ -171,10 +186,9 @@ fn with_the_other_pod(
     output: &mut (dyn Write + Send),
 ) -> Result<bool, Failure> {
     let until = Instant::now() + arguments.exchange_timeout;
-    let manager = arguments.manager();
-    let Here { devices, rails } = Here::read(&manager).map_err(Failure::Devices)?;
+    let (devices, rails) = here(arguments)?;
     if rails.is_empty() {
-        return Err(Failure::NoDevices { manager });
+        return Err(no_devices(arguments));
     }
     let list = List::of(arguments.name.as_deref(), &rails);
     let listener = place.listen().map_err(Failure::Exchange)?;
@@ -187,15 +201,9 @@ fn with_the_other_pod(
     let own = rails::addresses().map_err(Failure::Exchange)?;
     let own: Vec<IpAddr> = own.into_values().flatten().collect();
     let peer = peer::meet(place, &own, &known, until)?;
-    let others = peer.list.rails();
-    let both = Both {
-        names: [&list.name, &peer.list.name],
-        own: &rails,
-        others: &others,
-        is_same: &|one, other| one.netdev == other.netdev,
-        are_nodes: false,
-    };
-    let is_good = both.ping(arguments, &devices, output)?;
+    let own = (&*list.name, &*rails);
+    let other = (&*peer.list.name, &*peer.list.rails);
+    let is_good = between(arguments, &devices, own, other, output)?;
     drop(peer);
     server.wait(until.max(Instant::now()) + requests);
     Ok(is_good)
@@ -210,31 +218,18 @@ fn with_node(
     output: &mut (dyn Write + Send),
 ) -> Result<bool, Failure> {
     let nodes = Nodes::read(&arguments.service_account_dir, node)?;
-    let manager = arguments.manager();
-    let Here { devices, rails } = Here::read(&manager).map_err(Failure::Devices)?;
+    let (devices, rails) = here(arguments)?;
     if rails.is_empty() {
-        return Err(Failure::NoDevices { manager });
+        return Err(no_devices(arguments));
     }
     let from = arguments.from.as_deref();
     let own = in_slices(rails, from, &nodes, node)?;
-    let is_same = |one: &Rail, other: &Rail| {
-        let mut others = nodes.others.iter();
-        let other = others.find(|it| it.rail.netdev == other.netdev);
-        nodes.place(one) == other.map(|it| &it.place)
-    };
-    let others: Vec<Rail> = nodes.others.iter().map(|it| it.rail.clone()).collect();
-    let both = Both {
-        names: [&nodes.name, node],
-        own: &own,
-        others: &others,
-        is_same: &is_same,
-        are_nodes: true,
-    };
-    both.ping(arguments, &devices, output)
+    let own = (&*nodes.name, &*own);
+    between(arguments, &devices, own, (node, &nodes.others), output)
 }
 
-/// Returns the rails of `rails` that are in this node's ResourceSlices. With `from`, omits all rails but the rail that
-/// `--from` names.
+/// Returns the rails of `rails` that are in this node's ResourceSlices, with their places. With `from`, omits all rails but
+/// the rail that `--from` names.
 ///
 /// # Errors
 /// `rails` does not have the named rail, or `node` has none of the returned rails.
@@ -248,11 +243,11 @@ fn in_slices(
         Some(from) => named(rails, from, None)?,
         None => rails,
     };
-    own.retain(|it| nodes.place(it).is_some());
-    let is_common = |one: &Rail| {
-        let mut others = nodes.others.iter();
-        others.any(|it| nodes.place(one) == Some(&it.place))
-    };
+    for rail in &mut own {
+        rail.place = nodes.place(&rail.netdev);
+    }
+    own.retain(|it| it.place.is_some());
+    let is_common = |one: &Rail| nodes.others.iter().any(|it| one.is_same(it));
     match own.iter().any(is_common) {
         true => Ok(own),
         false => Err(Failure::NothingInCommon {
@@ -262,60 +257,33 @@ fn in_slices(
     }
 }
 
-/// The rails of both ends: this node or pod, and the other node or pod.
-struct Both<'a> {
-    /// Names of this node or pod, and of the other one.
-    names: [&'a str; 2],
-    own: &'a [Rail],
-    others: &'a [Rail],
-    /// Returns true if an own rail and a rail of the other end are on one network. They must then reach each other.
-    is_same: &'a dyn Fn(&Rail, &Rail) -> bool,
-    /// True if both ends are nodes. Pods may then have some of the rails.
-    are_nodes: bool,
-}
-
-impl Both<'_> {
-    /// Sends the requests, and writes the result. Returns true if each own rail reaches the other end's rail on the
-    /// same network.
-    fn ping(
-        &self,
-        arguments: &Arguments,
-        devices: &BTreeMap<u32, Device>,
-        output: &mut (dyn Write + Send),
-    ) -> Result<bool, Failure> {
-        let pair = |one: &Rail, other: &Rail| Pair {
-            from: Some(one.netdev.clone()),
-            to: other.netdev.clone(),
-            rail: Some(PeerRail {
-                peer: self.names[1].to_owned(),
-                netdev: other.netdev.clone(),
-                mac: other.mac.clone(),
-                is_same: (self.is_same)(one, other),
-                is_of_node: self.are_nodes,
-            }),
-            addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
-            is_required: (self.is_same)(one, other),
-        };
-        let row = |one| self.others.iter().map(move |other| pair(one, other));
-        let mut pairs: Vec<Pair> = self.own.iter().flat_map(row).collect();
-        let all = arguments.all || arguments.exchange.is_some();
-        pairs.retain(|it| all || it.is_required);
-        let outcomes = exchange::run(arguments, devices, pairs, |_, _| Ok(()));
-        let outcomes = outcomes.map_err(Failure::Ping)?;
-        let is_alone = |one: &&Rail| !self.others.iter().any(|it| (self.is_same)(one, it));
-        let alone = self.own.iter().filter(is_alone);
-        let alone: Vec<&str> = alone.map(|it| &*it.netdev).collect();
-        let [own, other] = self.names;
-        let text = match arguments.json {
-            true => format!(
-                "{:#}\n",
-                output::exchanged_json(own, other, &outcomes, &alone)
-            ),
-            false => output::exchanged(own, other, &outcomes, &alone),
-        };
-        write(output, &text)?;
-        Ok(alone.is_empty() && outcomes.iter().all(Outcome::is_good))
-    }
+/// Sends requests from the rails of this node or pod to the rails of the other node or pod, and writes the result. Each
+/// of the two has a name. Returns true if each own rail reaches the other one's rail on the same network.
+fn between(
+    arguments: &Arguments,
+    devices: &Devices,
+    (own, rails): (&str, &[Rail]),
+    (other, others): (&str, &[Rail]),
+    output: &mut (dyn Write + Send),
+) -> Result<bool, Failure> {
+    let row = |one| others.iter().map(move |it| Pair::of(one, other, it));
+    let mut pairs: Vec<Pair> = rails.iter().flat_map(row).collect();
+    let all = arguments.all || arguments.exchange.is_some();
+    pairs.retain(|it| all || it.is_required);
+    let outcomes = exchange::run(arguments, devices, pairs, |_, _| Ok(()));
+    let outcomes = outcomes.map_err(Failure::Ping)?;
+    let is_alone = |one: &&Rail| !others.iter().any(|it| one.is_same(it));
+    let alone = rails.iter().filter(is_alone);
+    let alone: Vec<&str> = alone.map(|it| &*it.netdev).collect();
+    let text = match arguments.json {
+        true => format!(
+            "{:#}\n",
+            output::exchanged_json(own, other, &outcomes, &alone)
+        ),
+        false => output::exchanged(own, other, &outcomes, &alone),
+    };
+    write(output, &text)?;
+    Ok(alone.is_empty() && outcomes.iter().all(Outcome::is_good))
 }
 
 fn write(output: &mut (dyn Write + Send), text: &str) -> Result<(), Failure> {
@@ -323,23 +291,20 @@ fn write(output: &mut (dyn Write + Send), text: &str) -> Result<(), Failure> {
     written.and_then(|()| output.flush()).map_err(Failure::Ping)
 }
 
-/// Sends requests to `peers` from the calling thread's namespace. `here` are the RDMA devices and rails of this
-/// namespace. Returns true if all requests were answered.
+/// Sends requests to `peers` from the calling thread's namespace. `devices` and `rails` are the RDMA devices and rails
+/// of this namespace. Returns true if all requests were answered.
 fn exchange(
     arguments: &Arguments,
-    here: Here,
+    devices: &Devices,
+    rails: Vec<Rail>,
     peers: &[Peer],
     output: &mut (dyn Write + Send),
 ) -> Result<bool, Failure> {
     let is_matrix = peers.iter().any(|it| matches!(it, Peer::Pod { .. }));
     let by_route = arguments.from.is_none();
-    let Here { devices, rails } = here;
     let own = match &arguments.from {
         Some(from) => named(rails, from, arguments.pod.as_deref())?,
-        None if is_matrix && rails.is_empty() => {
-            let manager = arguments.manager();
-            return Err(Failure::NoDevices { manager });
-        }
+        None if is_matrix && rails.is_empty() => return Err(no_devices(arguments)),
         None => rails,
     };
     let pairs = peers.iter().flat_map(|peer| match peer {
@@ -362,17 +327,9 @@ fn exchange(
         }
         Peer::Pod { name, rails } => {
             let pair = |one: &Rail, other: &Rail| Pair {
-                from: Some(one.netdev.clone()),
                 to: format!("{} of {name}", other.netdev),
-                rail: Some(PeerRail {
-                    peer: name.clone(),
-                    netdev: other.netdev.clone(),
-                    mac: other.mac.clone(),
-                    is_same: one.netdev == other.netdev,
-                    is_of_node: false,
-                }),
-                addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
                 is_required: true,
+                ..Pair::of(one, name, other)
             };
             let row = |one| rails.iter().map(move |other| pair(one, other));
             own.iter().flat_map(row).collect()
@@ -381,7 +338,7 @@ fn exchange(
     let outcomes =
         exchange::run(
             arguments,
-            &devices,
+            devices,
             pairs.collect(),
             |round, outcome| match arguments.json || is_matrix {
                 true => Ok(()),

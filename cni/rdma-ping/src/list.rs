@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! List of a pod's rails. The two pods of `--exchange` send their lists to each other.
 
-use crate::rails::Rail;
-use rdma_netns::HardwareAddress;
+use crate::rails::{Rail, usable};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -19,15 +18,7 @@ const MOST_ADDRESSES: usize = 16;
 pub(crate) struct List {
     /// Name of the node, or of the pod.
     pub(crate) name: String,
-    rails: Vec<ListedRail>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct ListedRail {
-    netdev: String,
-    addresses: Vec<IpAddr>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    mac: Option<HardwareAddress>,
+    pub(crate) rails: Vec<Rail>,
 }
 
 impl List {
@@ -35,15 +26,12 @@ impl List {
     pub(crate) fn of(name: Option<&str>, rails: &[Rail]) -> Self {
         let host = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let name = name.map_or_else(host, str::to_owned);
-        let rail = |it: &Rail| ListedRail {
-            netdev: it.netdev.clone(),
-            addresses: it.addresses.iter().copied().take(MOST_ADDRESSES).collect(),
-            mac: it.mac.clone(),
-        };
-        Self {
-            name: name.trim().to_owned(),
-            rails: rails.iter().map(rail).collect(),
+        let name = name.trim().to_owned();
+        let mut rails = rails.to_vec();
+        for rail in &mut rails {
+            rail.addresses.truncate(MOST_ADDRESSES);
         }
+        Self { name, rails }
     }
 
     /// Parses a peer's list.
@@ -51,7 +39,7 @@ impl List {
     /// # Errors
     /// The text is not a list, for the reason given.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
-        let list: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let mut list: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let is_netdev =
             |it: &str| (1..=15).contains(&it.len()) && it.bytes().all(|it| it.is_ascii_graphic());
         let is_host = |it: &IpAddr| {
@@ -73,23 +61,14 @@ impl List {
         if netdevs.len() < list.rails.len() {
             return Err("two rails have the same netdev".to_owned());
         }
-        for ListedRail {
-            netdev, addresses, ..
-        } in &list.rails
-        {
+        for rail in &mut list.rails {
+            let addresses = std::mem::take(&mut rail.addresses);
             if addresses.len() > MOST_ADDRESSES || !addresses.iter().all(is_host) {
-                return Err(format!("an address of {netdev} is invalid"));
+                return Err(format!("an address of {} is invalid", rail.netdev));
             }
+            rail.addresses = usable(addresses);
         }
         Ok(list)
-    }
-
-    pub(crate) fn rails(&self) -> Vec<Rail> {
-        let rail = |it: &ListedRail| Rail {
-            mac: it.mac.clone(),
-            ..Rail::new(it.netdev.clone(), None, it.addresses.clone())
-        };
-        self.rails.iter().map(rail).collect()
     }
 }
 
@@ -111,17 +90,12 @@ mod tests {
             mac: Some("02:00:00:00:00:01".parse().expect("an address")),
             ..Rail::new("rdma0".to_owned(), device, addresses.to_vec())
         };
-        let mac = rail.mac.clone();
-        let sent = List::of(Some("node-a"), &[rail]);
+        let sent = List::of(Some("node-a"), &[rail.clone()]);
         let line = serde_json::to_vec(&sent).expect("JSON");
         let read = List::parse(&line).expect("a list");
-        assert_eq!(read, sent);
-        let rail = &read.rails()[0];
-        assert_eq!(
-            (&*rail.netdev, &rail.addresses[..]),
-            ("rdma0", &addresses[..])
-        );
-        assert_eq!(rail.mac, mac);
+        assert_eq!(read.name, "node-a");
+        let device = None;
+        assert_eq!(read.rails, [Rail { device, ..rail }]);
     }
 
     #[test]

@@ -31,20 +31,12 @@ pub(crate) enum NodeError {
     NoRails(String),
 }
 
-/// A NIC in a node's ResourceSlices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodeRail {
-    /// Resource of the NIC, and the NIC's index in it. Nodes with the same set-up have the same indices.
-    pub(crate) place: (String, i64),
-    /// Netdev of the NIC with its addresses. If the netdev is a port of a bond: the bond.
-    pub(crate) rail: Rail,
-}
-
-/// Rails of this node and of another node.
+/// NICs in the ResourceSlices of this node and of another node. If a NIC's netdev is a port of a bond, the rail's netdev
+/// is the bond.
 pub(crate) struct Nodes {
     pub(crate) name: String,
-    pub(crate) own: Vec<NodeRail>,
-    pub(crate) others: Vec<NodeRail>,
+    pub(crate) own: Vec<Rail>,
+    pub(crate) others: Vec<Rail>,
 }
 
 impl Nodes {
@@ -68,7 +60,7 @@ impl Nodes {
                 source,
             })?;
             let rails = rails_of(&list, node);
-            match rails.iter().any(|it| !it.rail.addresses.is_empty()) {
+            match rails.iter().any(|it| !it.addresses.is_empty()) {
                 true => Ok(rails),
                 false => Err(NodeError::NoRails(node.to_owned())),
             }
@@ -77,28 +69,28 @@ impl Nodes {
         Ok(Self { name, own, others })
     }
 
-    /// Returns the resource and the index of `own`, a rail of this node.
-    pub(crate) fn place(&self, own: &Rail) -> Option<&(String, i64)> {
-        let found = self.own.iter().find(|it| it.rail.netdev == own.netdev);
-        found.map(|it| &it.place)
+    /// Returns the place of `netdev`, a netdev of this node.
+    pub(crate) fn place(&self, netdev: &str) -> Option<(String, i64)> {
+        let found = self.own.iter().find(|it| it.netdev == netdev);
+        found.and_then(|it| it.place.clone())
     }
 }
 
 /// Returns the rails of `node` from a list of ResourceSlices. A NIC of several resources is returned once.
-fn rails_of(list: &Value, node: &str) -> Vec<NodeRail> {
+fn rails_of(list: &Value, node: &str) -> Vec<Rail> {
     let slices = list["items"].as_array().into_iter().flatten();
     let slices = slices.filter(|it| it["spec"]["nodeName"] == node);
     let devices = slices.filter_map(|it| it["spec"]["devices"].as_array());
-    let mut rails: Vec<NodeRail> = vec![];
+    let mut rails: Vec<Rail> = vec![];
     for rail in devices.flatten().filter_map(rail) {
-        if rails.iter().all(|it| it.rail.netdev != rail.rail.netdev) {
+        if rails.iter().all(|it| it.netdev != rail.netdev) {
             rails.push(rail);
         }
     }
     rails
 }
 
-fn rail(device: &Value) -> Option<NodeRail> {
+fn rail(device: &Value) -> Option<Rail> {
     let attributes = &device["attributes"];
     let text = |name: &str| attributes[name]["string"].as_str();
     let place = (
@@ -109,11 +101,11 @@ fn rail(device: &Value) -> Option<NodeRail> {
     let addresses = addresses.into_iter().flatten().map(str::parse::<IpAddr>);
     let netdev = text("bond").or(text("netdev"))?.to_owned();
     let device = text("rdmaDevice").map(str::to_owned);
-    let rail = Rail {
+    Some(Rail {
         mac: text("hardwareAddress").and_then(|it| it.parse().ok()),
+        place: Some(place),
         ..Rail::new(netdev, device, addresses.collect::<Result<_, _>>().ok()?)
-    };
-    Some(NodeRail { place, rail })
+    })
 }
 
 #[cfg(test)]
@@ -151,12 +143,8 @@ mod tests {
         let found: Vec<_> = found
             .iter()
             .map(|it| {
-                (
-                    &*it.place.0,
-                    it.place.1,
-                    &*it.rail.netdev,
-                    &it.rail.addresses[..],
-                )
+                let (resource, number) = it.place.as_ref().expect("a place");
+                (&**resource, *number, &*it.netdev, &it.addresses[..])
             })
             .collect();
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");

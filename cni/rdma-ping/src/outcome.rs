@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pairs of rails, and the results of their requests.
 
+use crate::rails::Rail;
 use rdma_netns::{
     HardwareAddress,
     sidr::{AskError, Local},
@@ -23,6 +24,27 @@ pub(crate) struct Pair {
     pub(crate) is_required: bool,
 }
 
+impl Pair {
+    /// Returns the pair of the own rail `one` and the rail `other` of `peer`. Both rails must reach each other if they
+    /// are on one network.
+    pub(crate) fn of(one: &Rail, peer: &str, other: &Rail) -> Self {
+        let is_same = one.is_same(other);
+        Self {
+            from: Some(one.netdev.clone()),
+            to: other.netdev.clone(),
+            rail: Some(PeerRail {
+                peer: peer.to_owned(),
+                netdev: other.netdev.clone(),
+                mac: other.mac.clone(),
+                is_same,
+                is_of_node: other.place.is_some(),
+            }),
+            addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
+            is_required: is_same,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerRail {
     /// Name of the pod or node.
@@ -31,8 +53,7 @@ pub(crate) struct PeerRail {
     pub(crate) netdev: String,
     /// Hardware address of the rail, if known.
     pub(crate) mac: Option<HardwareAddress>,
-    /// True if both rails of the pair have the same netdev name or, between nodes, the same resource and number. Both
-    /// are then on one network.
+    /// Value of [`Rail::is_same`] for the rails of the pair.
     pub(crate) is_same: bool,
     /// True if the peer is a node. While a pod has the rail, the node does not have the rail's address.
     pub(crate) is_of_node: bool,

@@ -11,6 +11,7 @@ use rdma_netns::{
     linux::nldev::{DeviceInfo, Nldev},
     sidr,
 };
+use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io,
@@ -18,36 +19,36 @@ use std::{
     path::Path,
 };
 
-/// A netdev, and its RDMA device if known.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A netdev, and its RDMA device if known. The two pods of `--exchange` send their rails to each other as JSON objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rail {
     /// Name of the netdev in its namespace.
     pub(crate) netdev: String,
     /// Name of the RDMA device, if known.
+    #[serde(skip)]
     pub(crate) device: Option<String>,
     /// Addresses of the netdev, IPv6 addresses first. Leaves out link-local addresses.
     pub(crate) addresses: Vec<IpAddr>,
     /// Hardware address of an Ethernet netdev, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mac: Option<HardwareAddress>,
+    /// Resource of the NIC in its node's ResourceSlices, and the NIC's index in it. Nodes with the same set-up have the
+    /// same indices. `None`: the rail is not from a ResourceSlice.
+    #[serde(skip)]
+    pub(crate) place: Option<(String, i64)>,
 }
 
-/// An RDMA device that the calling thread's namespace sees.
-#[derive(Clone, Debug)]
-pub(crate) struct Device {
-    pub(crate) name: String,
-    pub(crate) is_iwarp: bool,
-}
+/// RDMA devices that a namespace sees, by index.
+pub(crate) type Devices = BTreeMap<u32, DeviceInfo>;
 
 impl Rail {
     pub(crate) fn new(netdev: String, device: Option<String>, addresses: Vec<IpAddr>) -> Self {
-        let mut addresses = addresses;
-        addresses.retain(|it| !is_link_local(*it));
-        addresses.sort_by_key(|it| it.is_ipv4());
         Self {
             netdev,
             device,
-            addresses,
+            addresses: usable(addresses),
             mac: None,
+            place: None,
         }
     }
 
@@ -76,10 +77,26 @@ impl Rail {
         of_family(&self.addresses, other)
     }
 
+    /// Returns true if this rail and `other`, a rail of another node or pod, have the same place in ResourceSlices or,
+    /// without a place, the same netdev name. Both rails are then on one network.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match &self.place {
+            Some(_) => self.place == other.place,
+            None => self.netdev == other.netdev,
+        }
+    }
+
     /// Returns an address of this rail and an address of `other`, both of the same family.
     pub(crate) fn addresses_to(&self, other: &Self) -> Option<(IpAddr, IpAddr)> {
         common(&self.addresses, &other.addresses)
     }
+}
+
+/// Returns `addresses` in the order of [`Rail::addresses`].
+pub(crate) fn usable(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    addresses.retain(|it| !is_link_local(*it));
+    addresses.sort_by_key(|it| it.is_ipv4());
+    addresses
 }
 
 fn of_family(addresses: &[IpAddr], other: IpAddr) -> Option<IpAddr> {
@@ -93,69 +110,47 @@ pub(crate) fn common(own: &[IpAddr], others: &[IpAddr]) -> Option<(IpAddr, IpAdd
     others.find_map(|it| Some((of_family(own, *it)?, *it)))
 }
 
-/// RDMA devices and rails of the calling thread's namespace.
-#[derive(Default)]
-pub(crate) struct Here {
-    /// RDMA devices that the namespace sees, by index. Empty if the kernel has no RDMA subsystem.
-    pub(crate) devices: BTreeMap<u32, Device>,
-    /// Rails in the order of their netdevs' names.
-    pub(crate) rails: Vec<Rail>,
-}
-
-impl Here {
-    /// Reads the RDMA devices and the rails. Rails are the netdevs of the devices' ports, and the child netdevs that
-    /// pods have on shared NICs. A netdev counts as such a child netdev if the connection manager at `manager` finds a
-    /// GID of the devices for one of its addresses.
-    pub(crate) fn read(manager: &Path) -> io::Result<Self> {
-        let Some(mut nldev) = Nldev::open()? else {
-            return Ok(Self::default());
-        };
-        let found = nldev.devices().map_err(io::Error::other)?;
-        let mut netdevs = addresses()?;
-        let mut rails = vec![];
-        for device in &found {
-            for port in nldev.ports(device.index).map_err(io::Error::other)? {
-                let netdev = port.netdev.and_then(|it| if_indextoname(it).ok());
-                let netdev = netdev.and_then(|it| it.into_string().ok());
-                rails.extend(netdev.map(|netdev| {
-                    let addresses = netdevs.get(&netdev).cloned().unwrap_or_default();
-                    Rail::new(netdev, Some(device.name.clone()), addresses)
-                }));
-            }
-        }
-        netdevs.retain(|netdev, _| rails.iter().all(|it: &Rail| it.netdev != *netdev));
-        let devices = devices_of(found);
-        for (netdev, addresses) in netdevs {
-            let mut rail = Rail::new(netdev, None, addresses);
-            // ignore the error: the first request reports a missing connection manager
-            let device = |it: &IpAddr| sidr::device_of(manager, *it).ok().flatten();
-            let index = rail.addresses.iter().find_map(device);
-            let device = index.and_then(|it| devices.get(&it));
-            rail.device = device.map(|it| it.name.clone());
-            rails.extend(rail.device.is_some().then_some(rail));
-        }
-        rails.sort_by(|one, other| one.netdev.cmp(&other.netdev));
-        Rail::identify(&mut rails)?;
-        Ok(Self { devices, rails })
-    }
-
-    /// Reads the RDMA devices. `rails` are already known.
-    pub(crate) fn of(rails: Vec<Rail>) -> io::Result<Self> {
-        let found = match Nldev::open()? {
-            Some(mut nldev) => nldev.devices().map_err(io::Error::other)?,
-            None => vec![],
-        };
-        let devices = devices_of(found);
-        Ok(Self { devices, rails })
-    }
-}
-
-fn devices_of(found: Vec<DeviceInfo>) -> BTreeMap<u32, Device> {
-    let device = |it: DeviceInfo| {
-        let (name, is_iwarp) = (it.name, it.is_iwarp);
-        (it.index, Device { name, is_iwarp })
+/// Returns the RDMA devices that the calling thread's namespace sees. Returns none if the kernel has no RDMA subsystem.
+pub(crate) fn devices() -> io::Result<Devices> {
+    let Some(mut nldev) = Nldev::open()? else {
+        return Ok(Devices::new());
     };
-    found.into_iter().map(device).collect()
+    let found = nldev.devices().map_err(io::Error::other)?;
+    Ok(found.into_iter().map(|it| (it.index, it)).collect())
+}
+
+/// Returns the rails of the calling thread's namespace in the order of their netdevs' names. Rails are the netdevs of
+/// the ports of `devices`, and the child netdevs that pods have on shared NICs. A netdev counts as such a child netdev
+/// if the connection manager at `manager` finds a GID of the devices for one of its addresses.
+pub(crate) fn rails(manager: &Path, devices: &Devices) -> io::Result<Vec<Rail>> {
+    let Some(mut nldev) = Nldev::open()? else {
+        return Ok(vec![]);
+    };
+    let mut netdevs = addresses()?;
+    let mut rails = vec![];
+    for device in devices.values() {
+        for port in nldev.ports(device.index).map_err(io::Error::other)? {
+            let netdev = port.netdev.and_then(|it| if_indextoname(it).ok());
+            let netdev = netdev.and_then(|it| it.into_string().ok());
+            rails.extend(netdev.map(|netdev| {
+                let addresses = netdevs.get(&netdev).cloned().unwrap_or_default();
+                Rail::new(netdev, Some(device.name.clone()), addresses)
+            }));
+        }
+    }
+    netdevs.retain(|netdev, _| rails.iter().all(|it: &Rail| it.netdev != *netdev));
+    for (netdev, addresses) in netdevs {
+        let mut rail = Rail::new(netdev, None, addresses);
+        // ignore the error: the first request reports a missing connection manager
+        let device = |it: &IpAddr| sidr::device_of(manager, *it).ok().flatten();
+        let index = rail.addresses.iter().find_map(device);
+        let device = index.and_then(|it| devices.get(&it));
+        rail.device = device.map(|it| it.name.clone());
+        rails.extend(rail.device.is_some().then_some(rail));
+    }
+    rails.sort_by(|one, other| one.netdev.cmp(&other.netdev));
+    Rail::identify(&mut rails)?;
+    Ok(rails)
 }
 
 /// Returns the addresses of each netdev except `lo`.

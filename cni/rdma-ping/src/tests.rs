@@ -57,15 +57,10 @@ fn a_node_is_pinged_alone() {
 
 #[test]
 fn rails_of_other_places_than_the_other_node_s_are_refused() {
-    let rail = |netdev: &str| Rail {
-        netdev: netdev.to_owned(),
-        device: None,
-        addresses: vec![],
-        mac: None,
-    };
-    let of_node = |number: i64| nodes::NodeRail {
-        place: ("rdma/hca".to_owned(), number),
-        rail: rail(&format!("eth{number}")),
+    let rail = |netdev: &str| Rail::new(netdev.to_owned(), None, vec![]);
+    let of_node = |number: i64| Rail {
+        place: Some(("rdma/hca".to_owned(), number)),
+        ..rail(&format!("eth{number}"))
     };
     let nodes = |others: &[i64]| Nodes {
         name: "a".to_owned(),
@@ -97,12 +92,7 @@ fn rails_of_other_places_than_the_other_node_s_are_refused() {
 
 #[test]
 fn an_unknown_rail_is_refused_with_those_that_are_there() {
-    let rail = |netdev: &str| Rail {
-        netdev: netdev.to_owned(),
-        device: None,
-        addresses: vec![],
-        mac: None,
-    };
+    let rail = |netdev: &str| Rail::new(netdev.to_owned(), None, vec![]);
     for (pod, message) in [
         (None, "rdma2 is no rail here (rails here: rdma0, rdma1)"),
         (

@@ -19,7 +19,7 @@ mod watch;
 pub use peers::Account;
 pub use report::Report;
 
-use crate::rails::Here;
+use crate::rails;
 use choice::{hash, mix, next};
 use rdma_netns::sidr::{AskError, Request, ask};
 use serde::{Deserialize, Serialize};
@@ -297,9 +297,9 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
             timeout: ANSWER,
         };
         let iwarp = |index| {
-            let here = Here::of(vec![]).ok()?;
-            let device = here.devices.get(&index).filter(|it| it.is_iwarp);
-            device.map(|it| it.name.clone())
+            let mut devices = rails::devices().ok()?;
+            let device = devices.remove(&index).filter(|it| it.is_iwarp);
+            device.map(|it| it.name)
         };
         ask(&self.settings.manager, &request, iwarp).map(|it| it.time)
     }
