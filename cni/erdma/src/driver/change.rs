@@ -24,7 +24,7 @@ pub fn apply(
     if let Some(before) = &change.from
         && let Err(error) = loader.unload(DRIVER)
     {
-        return match error.is_in_use() {
+        return match error.is_in_use {
             true => Err(Problem::InUse {
                 loaded: mode(before),
                 wanted,
@@ -33,7 +33,7 @@ pub fn apply(
             false => failed(error.to_string()),
         };
     }
-    if let Err(error) = loader.load(DRIVER, &parameters(wanted)) {
+    if let Err(error) = loader.load(DRIVER, &assignment(wanted)) {
         return failed(match &change.from {
             None => error.to_string(),
             Some(before) => restore(&error, mode(before), loader),
@@ -51,7 +51,7 @@ pub fn apply(
 }
 
 fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> String {
-    match loader.load(DRIVER, &parameters(before)) {
+    match loader.load(DRIVER, &assignment(before)) {
         Ok(()) => format!("{error}; the driver is loaded again in mode {before}"),
         Err(again) => format!(
             "{error}; the driver could not be loaded again in mode {before}: {again}; this node has no eRDMA until the \
@@ -62,6 +62,6 @@ fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> St
 
 /// Returns the module's parameters for a mode. The driver of mainline Linux has no parameter `compat_mode`. The kernel
 /// loads it nevertheless, and logs a line (`unknown_module_param_cb()`, `kernel/module/main.c`).
-fn parameters(mode: DriverMode) -> Vec<String> {
-    vec![format!("compat_mode={}", parameter(mode))]
+fn assignment(mode: DriverMode) -> String {
+    format!("compat_mode={}", parameter(mode))
 }

@@ -15,7 +15,7 @@ use nix::{
 use std::{
     ffi::CString,
     io,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -29,72 +29,20 @@ const MODPROBE: [&str; 4] = [
 
 /// Error of loading or unloading a module.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// No `modprobe` is installed.
-    #[error(
-        "there is no modprobe here: the container needs an image with kmod, and the host's /lib/modules"
-    )]
-    NoModprobe,
-    /// The module is not installed for this kernel.
-    #[error(
-        "there is no module {module} for this kernel: install Alibaba Cloud's eRDMA driver \
-         (erdma_installer){}",
-        suffix(words)
-    )]
-    NoModule {
-        /// Name of the module.
-        module: String,
-        /// Output of `modprobe`.
-        words: String,
-    },
-    /// `modprobe` failed.
-    #[error("modprobe {arguments} failed{}", suffix(words))]
-    Load {
-        /// Arguments of `modprobe`.
-        arguments: String,
-        /// Output of `modprobe`.
-        words: String,
-    },
-    /// `modprobe` could not be started.
-    #[error("cannot run {program:?}: {source}")]
-    Run {
-        /// Path of the program.
-        program: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// The kernel refused to unload the module.
-    #[error("the kernel does not unload {module}: {}", unloading(source))]
-    Unload {
-        /// Name of the module.
-        module: String,
-        /// Error of the kernel.
-        source: io::Error,
-    },
+#[error("{why}")]
+pub struct LoadError {
+    /// Sentence about the error.
+    pub why: String,
+    /// True if the kernel refused to unload the module because it is in use. The use may be temporary.
+    pub is_in_use: bool,
 }
 
-impl LoadError {
-    /// Returns true if the kernel refused to unload the module because it is in use. The use may be temporary.
-    pub fn is_in_use(&self) -> bool {
-        let Self::Unload { source, .. } = self else {
-            return false;
-        };
-        source.raw_os_error() == Some(Errno::EWOULDBLOCK as i32)
-    }
-}
-
-fn suffix(words: &str) -> String {
-    match words.trim() {
-        "" => String::new(),
-        words => format!(": {}", words.replace('\n', "; ")),
-    }
-}
-
-fn unloading(source: &io::Error) -> String {
-    match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EWOULDBLOCK) => "it is in use".to_owned(),
-        Some(Errno::EPERM) => "this program lacks CAP_SYS_MODULE".to_owned(),
-        _ => source.to_string(),
+impl From<String> for LoadError {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            is_in_use: false,
+        }
     }
 }
 
@@ -106,11 +54,11 @@ pub trait Loader {
     /// The module cannot be loaded. The error contains the reason.
     fn check(&mut self, module: &str) -> Result<(), LoadError>;
 
-    /// Loads `module` with parameters such as `compat_mode=Y`.
+    /// Loads `module` with a parameter such as `compat_mode=Y`.
     ///
     /// # Errors
     /// The module cannot be loaded.
-    fn load(&mut self, module: &str, parameters: &[String]) -> Result<(), LoadError>;
+    fn load(&mut self, module: &str, parameter: &str) -> Result<(), LoadError>;
 
     /// Unloads `module` if it is not in use.
     ///
@@ -124,61 +72,60 @@ pub trait Loader {
 pub struct Modprobe;
 
 impl Modprobe {
-    fn program() -> Result<&'static Path, LoadError> {
+    fn program() -> Option<&'static Path> {
         let mut paths = MODPROBE.into_iter().map(Path::new);
-        paths
-            .find(|path| path.exists())
-            .ok_or(LoadError::NoModprobe)
+        paths.find(|path| path.exists())
     }
 
-    /// Runs `modprobe`. The inner error is the output of a `modprobe` that failed.
-    fn run(arguments: &[&str]) -> Result<Result<(), String>, LoadError> {
-        let program = Self::program()?;
+    /// Runs `modprobe`. If it fails, the error is `failed` and the output of `modprobe`.
+    fn run(arguments: &[&str], failed: String) -> Result<(), LoadError> {
+        const MISSING: &str = "there is no modprobe here: the container needs an image with kmod, and the host's \
+                               /lib/modules";
+        let program = Self::program().ok_or_else(|| MISSING.to_owned())?;
         let done = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
             .env_clear()
             .output();
-        let done = done.map_err(|source| LoadError::Run {
-            program: program.to_owned(),
-            source,
-        })?;
-        let words = String::from_utf8_lossy(&done.stderr).into_owned();
-        Ok(done.status.success().then_some(()).ok_or(words))
+        let done = done.map_err(|error| format!("cannot run {program:?}: {error}"))?;
+        let words = String::from_utf8_lossy(&done.stderr);
+        match words.trim() {
+            _ if done.status.success() => Ok(()),
+            "" => Err(failed.into()),
+            words => Err(format!("{failed}: {}", words.replace('\n', "; ")).into()),
+        }
     }
 }
 
 impl Loader for Modprobe {
     fn check(&mut self, module: &str) -> Result<(), LoadError> {
-        let outcome = Self::run(&["--dry-run", module])?;
-        outcome.map_err(|words| LoadError::NoModule {
-            module: module.to_owned(),
-            words,
-        })
+        let failed = format!(
+            "there is no module {module} for this kernel: install Alibaba Cloud's eRDMA driver (erdma_installer)"
+        );
+        Self::run(&["--dry-run", module], failed)
     }
 
-    fn load(&mut self, module: &str, parameters: &[String]) -> Result<(), LoadError> {
-        let mut arguments = vec![module];
-        arguments.extend(parameters.iter().map(String::as_str));
-        let outcome = Self::run(&arguments)?;
-        outcome.map_err(|words| LoadError::Load {
-            arguments: arguments.join(" "),
-            words,
-        })
+    fn load(&mut self, module: &str, parameter: &str) -> Result<(), LoadError> {
+        let failed = format!("modprobe {module} {parameter} failed");
+        Self::run(&[module, parameter], failed)
     }
 
     fn unload(&mut self, module: &str) -> Result<(), LoadError> {
-        let failed = |source: io::Error| LoadError::Unload {
-            module: module.to_owned(),
-            source,
-        };
-        let name = CString::new(module).map_err(|error| failed(error.into()))?;
-        let done = delete_module(&name, DeleteModuleFlags::O_NONBLOCK);
-        match done {
+        let name = CString::new(module).map_err(|error| error.to_string())?;
+        let errno = match delete_module(&name, DeleteModuleFlags::O_NONBLOCK) {
             // ENOENT: the module is no longer loaded
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(failed(errno.into())),
-        }
+            Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+            Err(errno) => errno,
+        };
+        let why = match errno {
+            Errno::EWOULDBLOCK => "it is in use".to_owned(),
+            Errno::EPERM => "this program lacks CAP_SYS_MODULE".to_owned(),
+            errno => io::Error::from(errno).to_string(),
+        };
+        Err(LoadError {
+            why: format!("the kernel does not unload {module}: {why}"),
+            is_in_use: errno == Errno::EWOULDBLOCK,
+        })
     }
 }
 
@@ -195,20 +142,17 @@ mod tests {
             .expect_err("there is none")
             .to_string();
         let words = match Modprobe::program() {
-            Ok(_) => "there is no module rdma_no_such_module for this kernel: install",
-            Err(_) => "there is no modprobe here",
+            Some(_) => "there is no module rdma_no_such_module for this kernel: install",
+            None => "there is no modprobe here",
         };
         assert!(why.contains(words), "{why}");
-        assert!(Modprobe.load(module, &[]).is_err());
+        assert!(Modprobe.load(module, "x=Y").is_err());
         // if the module is not loaded, unloading succeeds, or fails because the kernel has no modules or the caller has
         // no permission
         if let Err(error) = Modprobe.unload(module) {
-            let LoadError::Unload { source, .. } = &error else {
-                panic!("{error}");
-            };
-            let errno = source.raw_os_error().map(Errno::from_raw);
-            let known = [Some(Errno::ENOSYS), Some(Errno::EPERM)];
-            assert!(known.contains(&errno), "{error}");
+            let unsupported = io::Error::from(Errno::ENOSYS).to_string();
+            let known = [unsupported.as_str(), "CAP_SYS_MODULE"];
+            assert!(known.iter().any(|it| error.why.ends_with(it)), "{error}");
         }
     }
 }

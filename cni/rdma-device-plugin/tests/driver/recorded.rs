@@ -3,7 +3,6 @@
 
 use ::erdma::driver::{LoadError, Loader};
 use integration::Machine;
-use std::io;
 
 /// Step at which the loader fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,26 +44,21 @@ impl Loader for Recorded {
     fn check(&mut self, module: &str) -> Result<(), LoadError> {
         self.calls.push("check".to_owned());
         match self.fails {
-            Fails::Check => Err(LoadError::NoModule {
-                module: module.to_owned(),
-                words: String::new(),
-            }),
+            Fails::Check => {
+                Err(format!("there is no module {module} for this kernel: install it").into())
+            }
             _ => Ok(()),
         }
     }
 
-    fn load(&mut self, module: &str, parameters: &[String]) -> Result<(), LoadError> {
+    fn load(&mut self, module: &str, parameter: &str) -> Result<(), LoadError> {
         assert_eq!(module, "erdma");
-        let parameters = parameters.join(" ");
-        self.calls.push(format!("load {parameters}"));
+        self.calls.push(format!("load {parameter}"));
         self.loads += 1;
-        let compat = parameters == "compat_mode=Y";
+        let compat = parameter == "compat_mode=Y";
         match self.fails {
             Fails::Load { times } if self.loads <= times => {
-                return Err(LoadError::Load {
-                    arguments: format!("{module} {parameters}"),
-                    words: "no\n".to_owned(),
-                });
+                return Err(format!("modprobe {module} {parameter} failed: no").into());
             }
             Fails::Silently => {}
             Fails::Parameter => self.machine.erdma_module(Some(Some(!compat))),
@@ -77,9 +71,9 @@ impl Loader for Recorded {
     fn unload(&mut self, module: &str) -> Result<(), LoadError> {
         self.calls.push("unload".to_owned());
         if self.fails == Fails::Unload {
-            return Err(LoadError::Unload {
-                module: module.to_owned(),
-                source: io::Error::from_raw_os_error(nix::errno::Errno::EWOULDBLOCK as i32),
+            return Err(LoadError {
+                why: format!("the kernel does not unload {module}: it is in use"),
+                is_in_use: true,
             });
         }
         self.machine.erdma_module(None);
