@@ -13,12 +13,9 @@ use tokio::{
 /// Largest answer in bytes. An address has at most 15 bytes.
 pub const LONGEST: usize = 4096;
 
-/// Base URL of the service.
+/// Base URL of the service, as `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Base {
-    host: String,
-    port: u16,
-}
+pub struct Base(String);
 
 /// Error: the text is not a base URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,27 +32,26 @@ impl FromStr for Base {
         let uri: Uri = text.parse().map_err(|_| invalid())?;
         let authority = uri.authority().ok_or_else(invalid)?;
         let is_bare = uri.query().is_none() && matches!(uri.path(), "" | "/");
-        let host = match authority.host().strip_prefix('[') {
-            None => Some(authority.host()).filter(|it| !it.is_empty() && !it.contains(['[', ']'])),
+        let host = authority.host();
+        let is_host = match host.strip_prefix('[') {
+            None => !host.is_empty() && !host.contains(['[', ']']),
             // only IPv6 addresses may be in brackets (RFC 3986, section 3.2.2)
             Some(rest) => rest
                 .strip_suffix(']')
-                .filter(|it| it.parse::<Ipv6Addr>().is_ok()),
+                .is_some_and(|it| it.parse::<Ipv6Addr>().is_ok()),
         };
-        let host = host.ok_or_else(invalid)?;
         let has_user = authority.as_str().contains('@');
-        if uri.scheme_str() != Some("http") || !is_bare || has_user {
+        if uri.scheme_str() != Some("http") || !is_bare || !is_host || has_user {
             return Err(invalid());
         }
-        let port = match authority.as_str().strip_prefix(authority.host()) {
+        let port = match authority.as_str().strip_prefix(host) {
             Some("") => 80,
             _ => authority
                 .port_u16()
                 .filter(|it| *it != 0)
                 .ok_or_else(invalid)?,
         };
-        let host = host.to_owned();
-        Ok(Self { host, port })
+        Ok(Self(format!("{host}:{port}")))
     }
 }
 
@@ -67,15 +63,8 @@ impl fmt::Display for Base {
 
 impl Base {
     /// Returns the value of the header `Host`.
-    pub(super) fn authority(&self) -> String {
-        let host = match self.host.contains(':') {
-            true => format!("[{}]", self.host),
-            false => self.host.clone(),
-        };
-        match self.port {
-            80 => host,
-            port => format!("{host}:{port}"),
-        }
+    pub(super) fn authority(&self) -> &str {
+        self.0.strip_suffix(":80").unwrap_or(&self.0)
     }
 }
 
@@ -91,7 +80,7 @@ pub(super) async fn ask(
         base: base.clone(),
         source,
     };
-    let stream = match timeout(connect, TcpStream::connect((&*base.host, base.port))).await {
+    let stream = match timeout(connect, TcpStream::connect(&*base.0)).await {
         Ok(connected) => connected.map_err(unreachable)?,
         Err(_) => {
             let message = format!("no connection within {connect:?}");
