@@ -4,7 +4,7 @@
 
 use super::{
     ownership::{ForeignConfig, foreign_config},
-    plan::{self, DesiredNic, Obstacle, Siblings},
+    plan::{self, AddressTaken, DesiredNic, Siblings},
     put_back::put_back,
     record::{Record, Records, has_mac},
 };
@@ -27,7 +27,7 @@ pub(super) enum ApplyError {
     #[error(transparent)]
     Observe(#[from] ObserveError),
     #[error(transparent)]
-    Obstacle(#[from] Obstacle),
+    AddressTaken(#[from] AddressTaken),
     #[error(transparent)]
     Record(#[from] FileError),
     /// The netdev moved into a pod, or was removed.

@@ -39,9 +39,8 @@ impl History {
     /// because DHCP may remove and set it again.
     pub(super) fn configured(&mut self, nic: &DeviceAddress, index: u32, by: &ForeignConfig) {
         self.bare.remove(nic);
-        if let ForeignConfig::Address { netdev, ip, prefix } = by {
-            let had = format!("{netdev} had {ip}/{prefix}, which another program set");
-            self.foreign.insert(nic.clone(), (index, had));
+        if let Some(had) = &by.had {
+            self.foreign.insert(nic.clone(), (index, had.clone()));
         }
     }
 

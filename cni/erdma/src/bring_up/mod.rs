@@ -63,7 +63,7 @@ const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct BringUp<K> {
     sources: Sources,
-    node: Node<K>,
+    node: Arc<Node<K>>,
     /// Lock on the records; `None`: no attempt to take the lock has succeeded yet.
     lock: Option<Held>,
     history: History,
@@ -79,16 +79,6 @@ struct Node<K> {
     kernel: Arc<K>,
     records: Records,
     attachments: Store,
-}
-
-impl<K> Clone for Node<K> {
-    fn clone(&self) -> Self {
-        Self {
-            kernel: self.kernel.clone(),
-            records: self.records.clone(),
-            attachments: self.attachments.clone(),
-        }
-    }
 }
 
 /// Observed state of a NIC that the daemon may bring up.
@@ -126,11 +116,11 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
     ) -> Result<Self, InvalidBase> {
         Ok(Self {
             sources: Sources::new(conf, pace)?,
-            node: Node {
+            node: Arc::new(Node {
                 kernel,
                 records: Records::new(state_dir),
                 attachments: Store::new(state_dir),
-            },
+            }),
             lock: None,
             history: History::new(pace.quiet),
             no_carrier_since: BTreeMap::new(),

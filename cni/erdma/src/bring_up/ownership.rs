@@ -3,51 +3,17 @@
 //! This module has no I/O.
 
 use super::record::{Given, Record};
-use rdma_netns::{Address, InterfaceName, Link, Namespace, Route};
+use rdma_netns::{Address, Link, Namespace, Route};
 use std::net::IpAddr;
 
 /// Configuration of a netdev by another program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ForeignConfig {
-    /// The netdev is a port of a master, such as a bond or bridge.
-    #[error(
-        "{netdev} is a port of {}",
-        master.as_deref().unwrap_or("another netdev")
-    )]
-    Port {
-        /// Name of the netdev.
-        netdev: InterfaceName,
-        /// Name of the master. `None`: the master is not in the host's namespace.
-        master: Option<InterfaceName>,
-    },
-    /// The netdev has an address.
-    #[error("{netdev} has {ip}/{prefix} already")]
-    Address {
-        /// Name of the netdev.
-        netdev: InterfaceName,
-        /// Address.
-        ip: IpAddr,
-        /// Length of the address's prefix, in bits.
-        prefix: u8,
-    },
-    /// Another netdev uses the NIC as its lower device: a VLAN, a macvlan, a tunnel.
-    #[error("{upper} uses {netdev} as its lower device")]
-    Below {
-        /// Name of the NIC's netdev.
-        netdev: InterfaceName,
-        /// Name of the netdev that uses the NIC's netdev.
-        upper: InterfaceName,
-    },
-    /// The netdev has a route.
-    #[error("{netdev} has a route to {destination}/{prefix} already")]
-    Route {
-        /// Name of the netdev.
-        netdev: InterfaceName,
-        /// Destination of the route.
-        destination: IpAddr,
-        /// Length of the destination's prefix, in bits.
-        prefix: u8,
-    },
+#[error("{why}")]
+pub struct ForeignConfig {
+    /// Sentence about the configuration.
+    pub why: String,
+    /// Sentence about the address of the other program, for a later time. `None`: the configuration is not an address.
+    pub had: Option<String>,
 }
 
 /// Returns the configuration of another program on `link`. The daemon does not configure such a netdev. `record` is the
@@ -61,10 +27,12 @@ pub fn foreign_config(
     host: &Namespace,
     record: Option<&Record>,
 ) -> Option<ForeignConfig> {
-    let netdev = link.name.clone();
+    let netdev = &link.name;
+    let config = |why| ForeignConfig { why, had: None };
     if let Some(master) = link.master {
-        let master = host.link_by_index(master).map(|it| it.name.clone());
-        return Some(ForeignConfig::Port { netdev, master });
+        let master = host.link_by_index(master);
+        let master = master.map_or("another netdev", |it| &it.name);
+        return Some(config(format!("{netdev} is a port of {master}")));
     }
     let given = record.map(|record| &record.given);
     let is_given =
@@ -76,24 +44,27 @@ pub fn foreign_config(
     let counts = |ip: IpAddr| ip.is_ipv4() || record.is_none();
     let is_somebodys = |it: &&Address| counts(it.ip) && is_configured(it);
     if let Some(first) = link.addresses.iter().find(is_somebodys) {
-        let (ip, prefix) = (first.ip, first.prefix);
-        return Some(ForeignConfig::Address { netdev, ip, prefix });
+        let address = format!("{}/{}", first.ip, first.prefix);
+        return Some(ForeignConfig {
+            why: format!("{netdev} has {address} already"),
+            had: Some(format!("{netdev} had {address}, which another program set")),
+        });
     }
     if let Some(upper) = uppers(link, host).next() {
-        let upper = upper.name.clone();
-        return Some(ForeignConfig::Below { netdev, upper });
+        let why = format!("{} uses {netdev} as its lower device", upper.name);
+        return Some(config(why));
     }
     let was_given = |it: &Route| {
         record.is_some_and(|record| record.gifts().any(|given| given.routes.contains(it)))
     };
     let mut routes = link.routes.iter();
-    let first =
-        routes.find(|it| counts(it.destination) && !link.makes_itself(it) && !was_given(it))?;
-    Some(ForeignConfig::Route {
-        netdev,
-        destination: first.destination,
-        prefix: first.prefix,
-    })
+    let Route {
+        destination,
+        prefix,
+        ..
+    } = routes.find(|it| counts(it.destination) && !link.makes_itself(it) && !was_given(it))?;
+    let why = format!("{netdev} has a route to {destination}/{prefix} already");
+    Some(config(why))
 }
 
 /// Returns the netdevs that use `link` as their lower device.

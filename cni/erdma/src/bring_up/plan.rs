@@ -19,10 +19,7 @@ use rdma_netns::{
     Address, InterfaceName, Link, LinkChange, Namespace, NetnsSide, Op, Route,
     link::{IFA_F_NOPREFIXROUTE, SCOPE_LINK},
 };
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Lowest metric of a route that the daemon assigns.
 const METRIC: u32 = 200;
@@ -41,17 +38,14 @@ pub struct DesiredNic {
     pub mtu: u32,
 }
 
-/// Reason why the daemon cannot configure a NIC.
+/// Error: another netdev of this node has the NIC's desired address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Obstacle {
-    /// Another netdev of this node has the address.
-    #[error("{address} is already on {netdev}: remove it there, or give this NIC another address")]
-    Elsewhere {
-        /// Desired address of the NIC.
-        address: Ipv4Addr,
-        /// Netdev that already has the address.
-        netdev: InterfaceName,
-    },
+#[error("{address} is already on {netdev}: remove it there, or give this NIC another address")]
+pub struct AddressTaken {
+    /// Desired address of the NIC.
+    pub address: Ipv4Addr,
+    /// Netdev that already has the address.
+    pub netdev: InterfaceName,
 }
 
 /// The other NICs that the daemon has brought up and whose netdevs are on the host.
@@ -67,19 +61,19 @@ pub struct Siblings {
 /// sets an MTU, restores the recorded MTU.
 ///
 /// # Errors
-/// [`Obstacle`]
+/// [`AddressTaken`]
 pub fn give(
     link: &Link,
     host: &Namespace,
     wanted: &DesiredNic,
     record: Option<&Record>,
     siblings: &Siblings,
-) -> Result<Given, Obstacle> {
+) -> Result<Given, AddressTaken> {
     let ip = wanted.address.ip();
     let others = || host.links.iter().filter(|it| it.index != link.index);
     let has_it = |it: &&Link| it.addresses.iter().any(|it| it.ip == IpAddr::V4(ip));
     if let Some(other) = others().find(has_it) {
-        return Err(Obstacle::Elsewhere {
+        return Err(AddressTaken {
             address: ip,
             netdev: other.name.clone(),
         });
@@ -101,7 +95,6 @@ pub fn give(
     }
     let jumbo = link.max_mtu.is_some_and(can_have).then_some(wanted.mtu);
     let had_other = record.filter(|it| it.gifts().any(|given| given.mtu.is_some()));
-    let has_filter = link.sysctls.contains_key(RP_FILTER);
     Ok(Given {
         mtu: jumbo.or(had_other.map(|record| record.before.mtu)),
         address: Address {
@@ -109,10 +102,7 @@ pub fn give(
             ..Address::new(ip.into(), wanted.address.prefix())
         },
         routes,
-        settings: has_filter
-            .then(|| (RP_FILTER.to_owned(), LOOSE))
-            .into_iter()
-            .collect::<BTreeMap<_, _>>(),
+        rp_filter: link.sysctls.contains_key(RP_FILTER).then_some(LOOSE),
     })
 }
 
@@ -176,12 +166,11 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     let mut link = link.clone();
     let mut ops = remove(&mut link, &stale, superseded);
     let mut set = |change| ops.push(Op::link(NetnsSide::Host, &link.name, change));
-    for (key, value) in &given.settings {
-        let present = link.sysctls.get(key);
-        if present.is_some_and(|present| present != value) {
-            let (key, value) = (key.clone(), *value);
-            set(LinkChange::Sysctl { key, value });
-        }
+    let present = link.sysctls.get(RP_FILTER);
+    let differs = |value: &i32| present.is_some_and(|present| present != value);
+    if let Some(value) = given.rp_filter.filter(differs) {
+        let key = RP_FILTER.to_owned();
+        set(LinkChange::Sysctl { key, value });
     }
     if let Some(mtu) = given.mtu.filter(|mtu| link.mtu != *mtu) {
         set(LinkChange::Mtu(mtu));

@@ -5,7 +5,7 @@
 use super::{
     ownership::uppers,
     plan::{remove, routes_of},
-    record::Record,
+    record::{RP_FILTER, Record},
 };
 use rdma_netns::{Address, Link, LinkChange, Namespace, NetnsSide, Op, Route};
 
@@ -49,7 +49,7 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
         back.up(link, record, is_ours_alone);
         back.mtu(link, record);
     }
-    back.settings(link, record);
+    back.rp_filter(link, record);
     back
 }
 
@@ -110,17 +110,16 @@ impl PutBack {
         }
     }
 
-    fn settings(&mut self, link: &Link, record: &Record) {
-        for (key, before) in &record.before.settings {
-            let Some(present) = link.sysctls.get(key).filter(|it| *it != before) else {
-                continue;
-            };
-            let mut gifts = record.gifts();
-            let is_ours = gifts.any(|given| given.settings.get(key) == Some(present));
-            let (key, value) = (key.clone(), *before);
-            let words = format!("{key} = {present}");
-            self.undo(link, LinkChange::Sysctl { key, value }, is_ours, &words);
-        }
+    fn rp_filter(&mut self, link: &Link, record: &Record) {
+        let present = link.sysctls.get(RP_FILTER).copied();
+        let before = record.before.rp_filter.filter(|it| present != Some(*it));
+        let Some((value, present)) = before.zip(present) else {
+            return;
+        };
+        let is_ours = record.gifts().any(|it| it.rp_filter == Some(present));
+        let key = RP_FILTER.to_owned();
+        let words = format!("{key} = {present}");
+        self.undo(link, LinkChange::Sysctl { key, value }, is_ours, &words);
     }
 
     /// Plans `change`, which restores an earlier value, if the daemon set the present value (`is_ours`). Otherwise

@@ -13,7 +13,6 @@ use rdma_netns::{Address, DeviceAddress, HardwareAddress, InterfaceName, Link, N
 use rdma_resources::{FileError, file};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -21,11 +20,8 @@ use std::{
 /// Format that this version writes. This version refuses a record with a higher format.
 const FORMAT: u32 = 1;
 
-/// Setting of the reverse path filter.
+/// Setting of the reverse path filter, by its name in [`rdma_netns::link::SYSCTLS`].
 pub const RP_FILTER: &str = "ipv4/rp_filter";
-
-/// Settings that the bring-up changes.
-pub const SETTINGS: [&str; 1] = [RP_FILTER];
 
 /// A NIC that the daemon has brought up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,8 +62,9 @@ pub struct Before {
     pub mtu: u32,
     /// Addresses: link-local ones, and others that the kernel made. The netdev had no other addresses.
     pub addresses: Vec<Address>,
-    /// Values of [`SETTINGS`].
-    pub settings: BTreeMap<String, i32>,
+    /// Value of [`RP_FILTER`], if the kernel has this setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rp_filter: Option<i32>,
 }
 
 /// Configuration that the daemon gives a netdev. The daemon also sets the netdev up.
@@ -81,8 +78,9 @@ pub struct Given {
     pub address: Address,
     /// Routes: the connected route, and then the default route.
     pub routes: Vec<Route>,
-    /// Settings, by the names of [`rdma_netns::link::SYSCTLS`].
-    pub settings: BTreeMap<String, i32>,
+    /// Value of [`RP_FILTER`]; `None`: the daemon does not change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rp_filter: Option<i32>,
 }
 
 /// Returns true if `mac` is the present or the permanent MAC address of `link`. A port of a bond can have another
@@ -94,12 +92,11 @@ pub(super) fn has_mac(link: &Link, mac: &HardwareAddress) -> bool {
 impl Before {
     /// Returns the present state of `link`.
     pub fn of(link: &Link) -> Self {
-        let setting = |key: &str| Some((key.to_owned(), *link.sysctls.get(key)?));
         Self {
             up: link.up,
             mtu: link.mtu,
             addresses: link.addresses.clone(),
-            settings: SETTINGS.into_iter().filter_map(setting).collect(),
+            rp_filter: link.sysctls.get(RP_FILTER).copied(),
         }
     }
 }
