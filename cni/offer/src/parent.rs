@@ -8,25 +8,22 @@
 use daemon_conf::{ResourceConf, selector::Text};
 use rdma_netns::{Function, LinkType};
 
-/// Result of matching `parents` for a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Parent {
-    /// The resource has no `parents`: `rdma-cni` selects the netdev.
-    Unset,
-    /// The netdev with this name fits.
-    At(String),
-    /// The netdev with this name exists and is unusable, for this reason.
-    Unusable(String, String),
-    /// No netdev fits, for this reason.
-    Missing(String),
-    /// Several netdevs fit. The text names them.
-    Several(String),
+/// Result of matching `parents` for a device. With the default value, the resource has no `parents`, so `rdma-cni`
+/// selects the netdev.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parent {
+    /// The only netdev that fits.
+    pub(super) name: Option<String>,
+    /// Reason why no pod can use the parent netdev. `None`: pods can use it.
+    pub(super) fault: Option<String>,
+    /// True if no netdev fits.
+    pub(super) is_missing: bool,
 }
 
 impl Parent {
     pub(super) fn of(resource: &ResourceConf, function: &Function) -> Self {
         if resource.parents.is_empty() {
-            return Self::Unset;
+            return Self::default();
         }
         let candidates = candidates(function);
         let fits = |name: &str| resource.parents.iter().any(|it| it.fits(name));
@@ -36,38 +33,29 @@ impl Parent {
             names.join(", ")
         };
         let required = required(&resource.parents);
-        match found.as_slice() {
-            [(name, true)] => Self::At(name.clone()),
-            [(name, false)] => Self::Unusable(
-                name.clone(),
-                format!("{name} is down; run ip link set dev {name} up"),
-            ),
-            [] if candidates.is_empty() => Self::Missing(format!(
+        let fault = match found.as_slice() {
+            [(_, true)] => None,
+            [(name, false)] => Some(format!("{name} is down; run ip link set dev {name} up")),
+            [] if candidates.is_empty() => Some(format!(
                 "it has no Ethernet netdev on the host, and parents requires {required}"
             )),
-            [] => Self::Missing(format!(
+            [] => Some(format!(
                 "none of its netdevs ({}) matches parents ({required})",
                 names(&mut candidates.iter())
             )),
-            several => Self::Several(format!(
+            several => Some(format!(
                 "parents ({required}) matches {}, and must match only one netdev of a device",
                 names(&mut several.iter().copied())
             )),
-        }
-    }
-
-    pub(super) fn name(&self) -> Option<&str> {
-        match self {
-            Self::At(name) | Self::Unusable(name, _) => Some(name),
-            Self::Unset | Self::Missing(_) | Self::Several(_) => None,
-        }
-    }
-
-    /// Returns the reason why no pod can use the parent netdev, or `None` if pods can use it.
-    pub(super) fn fault(&self) -> Option<&str> {
-        match self {
-            Self::Unusable(_, why) | Self::Missing(why) | Self::Several(why) => Some(why),
-            Self::Unset | Self::At(_) => None,
+        };
+        let name = match found.as_slice() {
+            [(name, _)] => Some(name.clone()),
+            _ => None,
+        };
+        Self {
+            name,
+            fault,
+            is_missing: found.is_empty(),
         }
     }
 }

@@ -69,14 +69,12 @@ pub(super) fn devices(
             continue;
         }
         let attached = Attached::of(resource, function);
-        if let (Attached::Missing(_), true) = (&attached, resource.devices.is_empty())
-            && before().is_none()
-        {
+        if attached.is_missing && resource.devices.is_empty() && before().is_none() {
             // leave out a device that was not offered before: a resource without selectors has only devices with one of
             // the `parents`
             continue;
         }
-        let named = attached.name().is_some() || is_named(&resource.devices, function, inventory);
+        let named = attached.name.is_some() || is_named(&resource.devices, function, inventory);
         let is_shared = matches!(resource.ids, Ids::Shared { .. });
         let why_not = match named {
             true => None,
@@ -111,8 +109,8 @@ pub(super) fn devices(
             path: function.path.clone(),
             data_direct: function.data_direct.clone(),
             mac: mac.or_else(|| seen.and_then(|seen| seen.mac.clone())),
-            parent: attached.name().map(str::to_owned),
-            fault: attached.fault().map(str::to_owned),
+            parent: attached.name,
+            fault: attached.fault,
         };
         match uplink {
             Some(why) => {
