@@ -3,14 +3,14 @@
 //! namespaces and devices in memory.
 
 use crate::{
-    DeviceAddress, DeviceSettings, GidTable, Link, NetnsId, Observed, Op, Pkey, Vf,
+    DeviceAddress, DeviceSettings, GidTable, Link, NetnsId, Observed, Op, OpenPodError, Pkey, Vf,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
     io,
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -182,29 +182,6 @@ pub trait Pod {
     fn path(&self) -> &Path;
     /// Returns the identity of the opened namespace, even if the path leads to another namespace later.
     fn id(&self) -> NetnsId;
-}
-
-/// Reason why a path could not be opened as a pod's namespace.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenPodError {
-    /// The path does not exist, in most cases because the namespace has ended.
-    #[error("there is no {0:?}")]
-    Missing(PathBuf),
-    /// The path is a file that is no network namespace.
-    #[error("{0:?} is no network namespace")]
-    NotNamespace(PathBuf),
-    /// The path leads to the namespace of this program, which cannot be a pod's namespace.
-    #[error("{0:?} is the host's own network namespace")]
-    HostNamespace(PathBuf),
-    /// The system refused to open the path.
-    #[error("cannot open {path:?}: {source}")]
-    Io {
-        /// Requested path.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
 }
 
 /// The kernel's state could not be read.

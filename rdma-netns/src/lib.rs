@@ -61,11 +61,11 @@ pub use inventory::{
     Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath, Vlan,
 };
 pub use ipoib::{Ipoib, IpoibMode, Pkey};
-pub use kernel::{Kernel, ObservationScope, ObserveError, OpError, OpenPodError, Pod};
+pub use kernel::{Kernel, ObservationScope, ObserveError, OpError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Origin, Route};
 pub use linux::{GpuDirectReader, Linux, RdmaCgroup, accelerator_names, accelerators};
 pub use name::InterfaceName;
-pub use netns::NetnsId;
+pub use netns::{NetnsId, OpenPodError};
 pub use observed::{Namespace, Observed};
 pub use op::{LinkChange, NetnsSide, Op};
 pub use probe::{Conflict, Neighbour, ProbeError, Probed, Question};

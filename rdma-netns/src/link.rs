@@ -16,6 +16,7 @@ pub use route::{
 pub use sysctl::{SYSCTLS, Sysctls};
 
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Ipoib, Vf};
+use nix::libc;
 pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, net::IpAddr};
@@ -154,28 +155,29 @@ pub enum LinkSetting {
     Xdp,
 }
 
-/// Flags of a netdev that an administrator can set, except the flag for up and down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// Flags of a netdev that an administrator can set, except the flag for up and down. The number of a flag is its bit in
+/// the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkFlag {
     /// The netdev receives every packet of the medium.
-    Promisc,
+    Promisc = libc::IFF_PROMISC as isize,
     /// The netdev receives every multicast packet.
-    AllMulti,
+    AllMulti = libc::IFF_ALLMULTI as isize,
     /// The netdev can send and receive multicast packets.
-    Multicast,
+    Multicast = libc::IFF_MULTICAST as isize,
     /// The netdev does no neighbour discovery (`ip link set arp off`).
-    NoArp,
+    NoArp = libc::IFF_NOARP as isize,
     /// A flag without effect in the kernel (`ip link set trailers off`).
-    NoTrailers,
+    NoTrailers = libc::IFF_NOTRAILERS as isize,
     /// A flag without effect in the kernel (`ip link set dynamic on`).
-    Dynamic,
+    Dynamic = libc::IFF_DYNAMIC as isize,
     /// The driver may log more.
-    Debug,
+    Debug = libc::IFF_DEBUG as isize,
     /// A flag without effect in the kernel.
-    PortSel,
+    PortSel = libc::IFF_PORTSEL as isize,
     /// A flag without effect in the kernel.
-    AutoMedia,
+    AutoMedia = libc::IFF_AUTOMEDIA as isize,
 }
 
 impl LinkFlag {

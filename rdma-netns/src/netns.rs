@@ -64,14 +64,20 @@ pub struct Netns {
     id: NetnsId,
 }
 
-/// Reason why a path could not be opened as a network namespace.
+/// Reason why a path could not be opened as a network namespace, or as a pod's.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum OpenPodError {
+    /// The path does not exist, in most cases because the namespace has ended.
+    #[error("there is no {0:?}")]
+    Missing(PathBuf),
     /// The path is a file that is no network namespace.
     #[error("{0:?} is no network namespace")]
     NotNamespace(PathBuf),
-    /// The system refused to open the path. `NotFound`: the namespace has ended.
+    /// The path leads to the namespace of this program, which cannot be a pod's namespace.
+    #[error("{0:?} is the host's own network namespace")]
+    HostNamespace(PathBuf),
+    /// The system refused to open the path.
     #[error("cannot open {path:?}: {source}")]
     Io {
         /// Requested path.
@@ -81,9 +87,21 @@ pub enum OpenError {
     },
 }
 
+impl OpenPodError {
+    fn of(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+        // opening `/proc/PID/ns/net` of an ended process returns ESRCH
+        match missing.contains(&source.kind()) || source.raw_os_error() == Some(libc::ESRCH) {
+            true => Self::Missing(path),
+            false => Self::Io { path, source },
+        }
+    }
+}
+
 impl Netns {
     /// Opens the namespace at `path`, such as `/run/netns/NAME` or `/proc/PID/ns/net`.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    pub fn open(path: &Path) -> Result<Self, OpenPodError> {
         let own = || cookie_of(&UnixDatagram::unbound()?);
         let cookie = |netns: &Self| Ok((netns.run(own).flatten()?, ()));
         let (netns, ()) = Self::open_by(path, cookie)?;
@@ -94,12 +112,9 @@ impl Netns {
     pub(crate) fn open_by<T>(
         path: &Path,
         cookie: impl FnOnce(&Self) -> io::Result<(u64, T)>,
-    ) -> Result<(Self, T), OpenError> {
-        let failed = |source: io::Error| OpenError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let not_namespace = || OpenError::NotNamespace(path.to_owned());
+    ) -> Result<(Self, T), OpenPodError> {
+        let failed = |source: io::Error| OpenPodError::of(path, source);
+        let not_namespace = || OpenPodError::NotNamespace(path.to_owned());
         let file = open_file(path).map_err(failed)?;
         let kind = fstatfs(&file).map_err(|error| failed(error.into()))?;
         if kind.filesystem_type() != NSFS {
@@ -213,7 +228,10 @@ impl Drop for WayBack {
 
 /// Returns the identities of the namespaces at `paths`, in order. One thread visits the namespaces one after the other.
 /// At the end the thread enters `home`, so it keeps none of the visited namespaces alive.
-pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<NetnsId, OpenError>>> {
+pub(crate) fn ids_at(
+    paths: &[&Path],
+    home: &Netns,
+) -> io::Result<Vec<Result<NetnsId, OpenPodError>>> {
     let id = |path: &&Path| {
         let cookie = |netns: &Netns| {
             netns.enter()?;
@@ -304,10 +322,7 @@ mod tests {
     fn files_that_are_no_network_namespaces() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("pod");
-        assert!(matches!(
-            Netns::open(&file),
-            Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound
-        ));
+        assert!(matches!(Netns::open(&file), Err(OpenPodError::Missing(_))));
         File::create(&file).expect("a file");
         for path in [
             file.as_path(),
@@ -315,7 +330,7 @@ mod tests {
             Path::new("/dev/null"),
         ] {
             assert!(
-                matches!(Netns::open(path), Err(OpenError::NotNamespace(_))),
+                matches!(Netns::open(path), Err(OpenPodError::NotNamespace(_))),
                 "{path:?}"
             );
         }

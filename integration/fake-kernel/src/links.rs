@@ -266,11 +266,8 @@ impl World {
         on: bool,
     ) -> Result<(), Refusal> {
         let flags = &mut self.netdev(netns, link)?.link.flags;
-        flags.retain(|other| *other != flag);
-        if on {
-            flags.push(flag);
-            flags.sort();
-        }
+        let is_set = |it: &LinkFlag| if *it == flag { on } else { flags.contains(it) };
+        *flags = LinkFlag::ALL.into_iter().filter(is_set).collect();
         Ok(())
     }
 

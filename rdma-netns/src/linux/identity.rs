@@ -2,11 +2,7 @@
 //! Identities of the namespaces at paths.
 
 use super::Linux;
-use crate::{
-    NetnsId, OpenPodError,
-    netns::{self, OpenError},
-};
-use nix::libc;
+use crate::{NetnsId, OpenPodError, netns};
 use std::{io, path::Path};
 
 impl Linux {
@@ -14,8 +10,8 @@ impl Linux {
     pub(super) fn ids_at(&self, paths: &[&Path]) -> Vec<Result<NetnsId, OpenPodError>> {
         let host = self.host();
         let visited = host.and_then(|host| netns::ids_at(paths, host.netns()));
-        let id = |(path, id): (&&Path, Result<NetnsId, OpenError>)| {
-            let id = id.map_err(not_opened)?;
+        let id = |(path, id): (&&Path, Result<NetnsId, OpenPodError>)| {
+            let id = id?;
             self.check_not_host(path, id)?;
             Ok(id)
         };
@@ -43,19 +39,4 @@ impl Linux {
             false => Ok(()),
         }
     }
-}
-
-pub(super) fn not_opened(error: OpenError) -> OpenPodError {
-    match error {
-        OpenError::NotNamespace(path) => OpenPodError::NotNamespace(path),
-        OpenError::Io { path, source } if is_missing(&source) => OpenPodError::Missing(path),
-        OpenError::Io { path, source } => OpenPodError::Io { path, source },
-    }
-}
-
-/// Returns true if `error` means that the namespace has ended. Opening `/proc/PID/ns/net` of an ended process returns
-/// ESRCH.
-fn is_missing(error: &io::Error) -> bool {
-    let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-    missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)
 }

@@ -8,11 +8,7 @@ use super::{
     devices,
     nldev::{Nldev, PortInfo},
 };
-use crate::{
-    DeviceAddress, NetnsId,
-    netlink::NetlinkError,
-    netns::{Netns, OpenError},
-};
+use crate::{DeviceAddress, NetnsId, OpenPodError, netlink::NetlinkError, netns::Netns};
 use nix::{
     libc,
     mount::{MsFlags, mount},
@@ -30,9 +26,9 @@ pub type Ports = (String, Vec<PortInfo>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InsideError {
-    /// The namespace cannot be opened. `NotFound`: the namespace has ended.
+    /// The namespace cannot be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] OpenPodError),
     /// The path leads to a namespace that does not have the expected identity.
     #[error("{0:?} is another network namespace now")]
     Other(PathBuf),
@@ -49,14 +45,14 @@ pub enum InsideError {
 impl InsideError {
     /// Returns true if the namespace has ended.
     pub fn is_gone(&self) -> bool {
-        matches!(self, Self::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, Self::Open(OpenPodError::Missing(_)))
     }
 
     /// Returns true if this program lacks a capability for entering the namespace. Newer kernels also require a
     /// capability for opening it. Returns false for `EACCES`, by which a security module refuses.
     pub fn lacks_capability(&self) -> bool {
         let errno = match self {
-            Self::Open(OpenError::Io { source, .. }) => source.raw_os_error(),
+            Self::Open(OpenPodError::Io { source, .. }) => source.raw_os_error(),
             Self::Read { source, .. } => source.errno(),
             Self::Open(_) | Self::Other(_) => None,
         };

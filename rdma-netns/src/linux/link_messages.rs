@@ -117,17 +117,7 @@ pub(super) fn set_flag(index: u32, flag: LinkFlag, on: bool) -> RouteNetlinkMess
 }
 
 pub(super) fn bit(flag: LinkFlag) -> LinkFlags {
-    match flag {
-        LinkFlag::Promisc => LinkFlags::Promisc,
-        LinkFlag::AllMulti => LinkFlags::Allmulti,
-        LinkFlag::Multicast => LinkFlags::Multicast,
-        LinkFlag::NoArp => LinkFlags::Noarp,
-        LinkFlag::NoTrailers => LinkFlags::Notrailers,
-        LinkFlag::Dynamic => LinkFlags::Dynamic,
-        LinkFlag::Debug => LinkFlags::Debug,
-        LinkFlag::PortSel => LinkFlags::Portsel,
-        LinkFlag::AutoMedia => LinkFlags::Automedia,
-    }
+    LinkFlags::from_bits_retain(flag as u32)
 }
 
 pub(super) fn set_flags(index: u32, bits: LinkFlags, on: bool) -> RouteNetlinkMessage {

@@ -179,10 +179,11 @@ pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     can_have && attribute(attributes, IFLA_PARENT_DEV_NAME).is_none()
 }
 
-/// Returns the netdev of an `RTM_NEWLINK` like [`parse`]. The netdev is in the namespace that `sysfs` shows.
-pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
+/// Returns the netdev of an `RTM_NEWLINK` like [`parse`]. If `sysfs` shows the netdev's namespace (`is_own`), the netdev
+/// also has hardware that the message does not name.
+pub(super) fn parse_in(body: &[u8], sysfs: &Path, is_own: bool) -> Option<Link> {
     let mut link = parse(body, sysfs)?;
-    if hides_hardware(body, &link) {
+    if is_own && hides_hardware(body, &link) {
         link.parent = devices::of_netdev(sysfs, &link.name, link.index);
     }
     Some(link)
@@ -275,7 +276,7 @@ mod tests {
             ("virtual", body(Ether, kind(InfoKind::Veth)), None),
             ("loopback", body(Loopback, vec![]), None),
         ] {
-            let link = parse_own(&body, sysfs.path()).expect("a netdev");
+            let link = parse_in(&body, sysfs.path(), true).expect("a netdev");
             assert_eq!(link.parent.as_deref(), expected, "{what}");
         }
     }

@@ -233,7 +233,7 @@ impl Kernel for Linux {
     }
 
     fn open_pod(&self, path: &Path) -> Result<Space, OpenPodError> {
-        let pod = Space::open(path).map_err(identity::not_opened)?;
+        let pod = Space::open(path)?;
         self.check_not_host(path, pod.netns().id())?;
         Ok(pod)
     }

@@ -76,11 +76,7 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     // indexes in `links`
     let mut without_hardware: Vec<usize> = Vec::new();
     for body in answers.bodies() {
-        let link = match space.is_own() {
-            true => links::parse_own(body, sysfs),
-            false => links::parse(body, sysfs),
-        };
-        let Some(mut link) = link else {
+        let Some(mut link) = links::parse_in(body, sysfs, space.is_own()) else {
             log::warn!("cannot parse a netdev of {whose}: {body:?}");
             continue;
         };

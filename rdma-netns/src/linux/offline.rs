@@ -34,7 +34,7 @@ use std::{collections::BTreeSet, io, path::Path};
 /// Returns the netdev of an `RTM_NEWLINK`, without addresses and routes. `sysfs` shows the netdev's namespace.
 pub fn link(body: &[u8], sysfs: &Path) -> Option<Link> {
     let alt_names = links::alt_names(body);
-    let link = links::parse_own(body, sysfs)?;
+    let link = links::parse_in(body, sysfs, true)?;
     Some(Link { alt_names, ..link })
 }
 

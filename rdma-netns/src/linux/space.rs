@@ -3,9 +3,9 @@
 
 use super::{nldev::Nldev, packet_socket};
 use crate::{
-    NetnsId,
+    NetnsId, OpenPodError,
     netlink::{NetlinkError, Socket},
-    netns::{Netns, OpenError, cookie_of},
+    netns::{Netns, cookie_of},
     smc::PnetTable,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -46,7 +46,7 @@ impl Space {
         }
     }
 
-    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+    pub(super) fn open(path: &Path) -> Result<Self, OpenPodError> {
         let (netns, route) = Netns::open_by(path, |netns| {
             let ask = || {
                 let route = Socket::open(NETLINK_ROUTE)?;

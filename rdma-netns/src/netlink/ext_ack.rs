@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Outcome of a request, in `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the kernel's
-//! error text (`Documentation/userspace-api/netlink/intro.rst`).
+//! error text (`Documentation/userspace-api/netlink/intro.rst`). With `NETLINK_CAP_ACK` an acknowledgement has only the
+//! header of the request.
 
-use super::{NetlinkError, attribute, text, u32_of};
-use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED};
+use super::{NetlinkError, attribute, text};
+use netlink_packet_core::NLM_F_ACK_TLVS;
 use nix::libc;
 use std::io;
 
@@ -15,14 +16,7 @@ const MESSAGE: u16 = 1;
 
 /// Parses an `NLMSG_ERROR` with `flags`. Errno 0 is the acknowledgement.
 pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
-    let length = body.get(4..8).and_then(u32_of);
-    let length = length.filter(|_| flags & NLM_F_CAPPED == 0);
-    // the attributes follow the whole request, or only its header
-    let original = length.map_or(HEADER, |it| it as usize);
-    let rest = body
-        .get(4 + original.next_multiple_of(4)..)
-        .unwrap_or_default();
-    outcome(flags, body, rest)
+    outcome(flags, body, body.get(4 + HEADER..).unwrap_or_default())
 }
 
 /// Parses an `NLMSG_DONE` with `flags`, which ends a dump.
@@ -56,12 +50,10 @@ fn outcome(flags: u16, body: &[u8], rest: &[u8]) -> Result<(), NetlinkError> {
 mod tests {
     use super::*;
 
-    /// Returns a message with the errno, the request's header and body, and the kernel's error text.
-    fn error(code: i32, request: &[u8], sentence: &str) -> Vec<u8> {
+    /// Returns a message with the errno, the request's header, and the kernel's error text.
+    fn error(code: i32, sentence: &str) -> Vec<u8> {
         let mut body = code.to_ne_bytes().to_vec();
-        body.extend((HEADER as u32 + 8).to_ne_bytes());
-        body.extend([0; 12]);
-        body.extend(request);
+        body.extend([0; HEADER]);
         body.extend((sentence.len() as u16 + 5).to_ne_bytes());
         body.extend(MESSAGE.to_ne_bytes());
         body.extend(sentence.as_bytes());
@@ -73,22 +65,16 @@ mod tests {
     #[test]
     fn the_kernels_sentence_is_found() {
         let sentence = "Nexthop has invalid gateway";
-        for (flags, request) in [
-            (NLM_F_ACK_TLVS | NLM_F_CAPPED, &[][..]),
-            (NLM_F_ACK_TLVS, &[0; 8]),
-        ] {
-            let error = acknowledgement(flags, &error(-libc::ENETUNREACH, request, sentence));
-            let error = error.expect_err("an error");
-            assert_eq!(error.errno(), Some(libc::ENETUNREACH));
-            assert_eq!(error.message.as_deref(), Some(sentence));
-            assert!(error.to_string().ends_with("(Nexthop has invalid gateway)"));
-        }
+        let error = acknowledgement(NLM_F_ACK_TLVS, &error(-libc::ENETUNREACH, sentence));
+        let error = error.expect_err("an error");
+        assert_eq!(error.errno(), Some(libc::ENETUNREACH));
+        assert_eq!(error.message.as_deref(), Some(sentence));
+        assert!(error.to_string().ends_with("(Nexthop has invalid gateway)"));
     }
 
     #[test]
     fn without_the_flag_no_sentence_is_parsed() {
-        let error =
-            acknowledgement(NLM_F_CAPPED, &error(-libc::EPERM, &[], "x")).expect_err("error");
+        let error = acknowledgement(0, &error(-libc::EPERM, "x")).expect_err("error");
         assert_eq!((error.errno(), error.message), (Some(libc::EPERM), None));
     }
 

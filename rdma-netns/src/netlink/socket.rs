@@ -80,16 +80,9 @@ impl Socket {
     /// EPROTONOSUPPORT: this kernel has no such subsystem.
     pub fn open(protocol: isize) -> io::Result<Self> {
         let socket = netlink_sys::Socket::new(protocol)?;
-        // Linux 4.12, 4.3 and 4.20 introduced these options; this program can read answers without them
-        for outcome in [
-            socket.set_ext_ack(true),
-            socket.set_cap_ack(true),
-            socket.set_netlink_get_strict_chk(true),
-        ] {
-            if let Err(error) = outcome {
-                log::debug!("netlink socket option: {error}");
-            }
-        }
+        socket.set_ext_ack(true)?;
+        socket.set_cap_ack(true)?;
+        socket.set_netlink_get_strict_chk(true)?;
         setsockopt(
             &socket,
             sockopt::ReceiveTimeout,

@@ -9,7 +9,7 @@ use rdma_netns::{
     Kernel, Pod,
     linux::{
         inside,
-        monitor::{Event, Loss, Monitor, Nsid, WatchError},
+        monitor::{Event, Monitor, Nsid, WatchError},
     },
 };
 use std::{
@@ -250,7 +250,7 @@ fn without_capabilities_less_is_reported() {
         let without = || {
             give_up_capabilities();
             let mut monitor = open();
-            let losses: Vec<String> = monitor.losses().iter().map(Loss::to_string).collect();
+            let losses = monitor.losses().to_vec();
             assert_eq!(losses.len(), 1, "{losses:?}");
             assert!(losses[0].contains("CAP_NET_BROADCAST"), "{losses:?}");
             let refused = monitor.watch(path, id).expect_err("no number");

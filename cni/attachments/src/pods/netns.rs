@@ -6,15 +6,15 @@ use crate::{
     Attachment, Phase, Store,
     store::{Record, StoreError},
 };
-use rdma_netns::netns::{Netns, OpenError};
-use std::{cmp::Reverse, io, path::PathBuf};
+use rdma_netns::{OpenPodError, netns::Netns};
+use std::{cmp::Reverse, path::PathBuf};
 
 /// The pod's namespace cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PodNetnsError {
     /// The namespace exists, but cannot be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] OpenPodError),
     /// The records cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -64,9 +64,7 @@ pub fn open(pod: &str, store: &Store) -> Result<Sandbox, PodNetnsError> {
                 let rails = rails.collect();
                 return Ok(Sandbox { netns, rails });
             }
-            Err(OpenError::Io { source, path }) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(OpenError::Io { source, path }.into());
-            }
+            Err(error @ OpenPodError::Io { .. }) => return Err(error.into()),
             _ => gone = Some(attachment.netns.clone()),
         }
     }

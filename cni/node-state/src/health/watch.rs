@@ -91,7 +91,7 @@ impl Watch {
             })
             .ok();
         if let Some(monitor) = &monitor {
-            losses.extend(monitor.get_ref().losses().iter().map(ToString::to_string));
+            losses.extend_from_slice(monitor.get_ref().losses());
         }
         let mut watch = Self::new(sysfs, state_dir, monitor);
         let inotify = listen(&watch.attachments)

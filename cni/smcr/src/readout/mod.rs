@@ -9,7 +9,7 @@ mod target;
 pub use arguments::{Arguments, Target};
 
 use attachments::pods::netns::PodNetnsError;
-use rdma_netns::{ObserveError, netns::OpenError, smc};
+use rdma_netns::{ObserveError, OpenPodError, smc};
 use serde_json::json;
 use std::{
     io::{self, Write},
@@ -21,7 +21,7 @@ enum Failure {
     #[error("there is no network namespace {0:?} below /run/netns or /var/run/netns")]
     Name(String),
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] OpenPodError),
     #[error("cannot open the network namespace of this program: {0}")]
     Own(io::Error),
     #[error(transparent)]

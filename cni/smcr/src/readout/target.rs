@@ -6,8 +6,8 @@ use super::{
     arguments::{Arguments, Target},
 };
 use attachments::{Store, pods::netns};
-use rdma_netns::netns::{Netns, OpenError};
-use std::{io, path::Path};
+use rdma_netns::{OpenPodError, netns::Netns};
+use std::path::Path;
 
 /// Directories in which `ip netns` and container runtimes mount network namespaces. On most nodes the second directory
 /// is a link to the first.
@@ -25,7 +25,7 @@ pub(super) fn open(arguments: &Arguments) -> Result<Netns, Failure> {
 fn named(name: &str) -> Result<Netns, Failure> {
     for directory in DIRECTORIES {
         match Netns::open(&Path::new(directory).join(name)) {
-            Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(OpenPodError::Missing(_)) => {}
             opened => return Ok(opened?),
         }
     }

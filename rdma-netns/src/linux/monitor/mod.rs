@@ -114,18 +114,6 @@ impl fmt::Display for Event {
     }
 }
 
-/// A kind of events that the monitor cannot receive (of pods' namespaces, of addresses, of devices, of devlink, or the
-/// ends of namespaces), and the reason.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Loss(String);
-
-impl Loss {
-    fn of(events: &str, error: impl fmt::Display) -> Self {
-        Self(format!("{events} are not reported: {error}"))
-    }
-}
-
 /// Reason why a namespace cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -165,7 +153,7 @@ pub struct Monitor {
     devlink: Option<Feed>,
     requests: Socket,
     watched: BTreeMap<Nsid, NetnsId>,
-    losses: Vec<Loss>,
+    losses: Vec<String>,
     more: bool,
 }
 
@@ -191,25 +179,25 @@ impl Monitor {
         let mut losses = Vec::new();
         let routes = Feed::open(NETLINK_ROUTE, RTNLGRP_LINK)?;
         if let Err(error) = routes.join(RTNLGRP_NSID) {
-            losses.push(Loss::of("ends of namespaces", error));
+            losses.push(loss("ends of namespaces", error));
         }
         let mut addresses = [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR].into_iter();
         if let Err(error) = addresses.try_for_each(|group| routes.join(group)) {
-            losses.push(Loss::of("changes of IP addresses", error));
+            losses.push(loss("changes of IP addresses", error));
         }
         if let Err(error) = routes.listen_to_all_namespaces() {
             let why = format!("{error} (reports need CAP_NET_BROADCAST)");
-            losses.push(Loss::of("changes of netdevs in pods' namespaces", why));
+            losses.push(loss("changes of netdevs in pods' namespaces", why));
         }
         let uevents = Feed::open(NETLINK_KOBJECT_UEVENT, UEVENTS)
-            .map_err(|error| losses.push(Loss::of("added and removed devices", error)))
+            .map_err(|error| losses.push(loss("added and removed devices", error)))
             .ok();
         let devlink = devlink::changes().and_then(|group| {
             let feed = group.map(|group| Feed::open(NETLINK_GENERIC, group));
             Ok(feed.transpose()?)
         });
         let devlink = devlink.unwrap_or_else(|error| {
-            losses.push(Loss::of("changes of devlink's health reporters", error));
+            losses.push(loss("changes of devlink's health reporters", error));
             None
         });
         let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -229,8 +217,9 @@ impl Monitor {
         })
     }
 
-    /// Returns the kinds of events that the monitor cannot receive.
-    pub fn losses(&self) -> &[Loss] {
+    /// Returns a sentence for each kind of events that the monitor cannot receive (of pods' namespaces, of addresses, of
+    /// devices, of devlink, or the ends of namespaces).
+    pub fn losses(&self) -> &[String] {
         &self.losses
     }
 
@@ -263,11 +252,7 @@ impl Monitor {
         };
         let socket = Socket::open(NETLINK_ROUTE)?;
         socket.dump_and_keep(&request, limit, |body| {
-            let link = match namespace {
-                None => links::parse_own(body, &self.sysfs),
-                Some(_) => links::parse(body, &self.sysfs),
-            };
-            link.filter(&keep)
+            links::parse_in(body, &self.sysfs, namespace.is_none()).filter(&keep)
         })
     }
 
@@ -311,6 +296,10 @@ impl Monitor {
     }
 }
 
+fn loss(events: &str, error: impl fmt::Display) -> String {
+    format!("{events} are not reported: {error}")
+}
+
 /// Returns the events in a datagram from `namespace`. `None` stands for this program's namespace.
 fn of_rtnetlink(
     datagram: &[u8],
@@ -340,10 +329,7 @@ fn of_rtnetlink(
                 {
                     continue;
                 }
-                let link = match namespace {
-                    None => links::parse_own(body, sysfs),
-                    Some(_) => links::parse(body, sysfs),
-                };
+                let link = links::parse_in(body, sysfs, namespace.is_none());
                 let Some(link) = link.map(Box::new) else {
                     continue;
                 };
