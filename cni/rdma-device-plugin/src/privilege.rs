@@ -6,10 +6,7 @@
 
 use crate::{chain::record::Record, cli::Arguments, dra::server};
 use daemon_conf::{Conf, Lldp};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, path::Path};
 
 /// Bit of `CapEff` (`include/uapi/linux/capability.h`), name of the capability, and effect of its absence.
 const CAPABILITIES: [(u32, &str, &str); 3] = [
@@ -60,79 +57,22 @@ const LISTENING: (u32, &str, &str) = (
     "no LLDP frame is received, and the NICs' switches are unknown",
 );
 
-/// Directories that the daemon's container mounts.
-#[derive(Clone, Debug)]
-pub struct Paths {
-    /// Kubelet's directory: `/var/lib/kubelet`.
-    pub kubelet_dir: PathBuf,
-    /// Directory of CDI specs: `/var/run/cdi`; `None`: containers get devices by path.
-    pub cdi_dir: Option<PathBuf>,
-    /// Directories of the DRA driver's sockets ([`server::Paths`]); empty: the daemon serves no claims.
-    pub dra_dirs: Vec<PathBuf>,
-    /// State directory: `/var/lib/cni/rdma-cni`.
-    pub state_dir: PathBuf,
-    /// Mount point of sysfs: `/sys`.
-    pub sysfs: PathBuf,
-    /// Directory of device files: `/dev`.
-    pub dev: PathBuf,
-    /// Directory of pods' namespaces: `/run/netns`.
-    pub netns_dir: PathBuf,
-    /// Cache of libcni: `/var/lib/cni/results`; `None`: the daemon does not manage the chain.
-    pub cni_cache: Option<PathBuf>,
-    /// Directory of CNI lists: `/etc/cni/net.d`; `None`: the daemon does not manage the chain.
-    pub cni_conf: Option<PathBuf>,
-    /// Directories of CNI plugins: `/opt/cni/bin`; empty: no plugin is installed, or the daemon does not manage the
-    /// chain.
-    pub cni_bins: Vec<PathBuf>,
-    /// The host's cgroups: `/sys/fs/cgroup`; `None`: no resource has `limits`.
-    pub cgroups: Option<PathBuf>,
-    /// True if the daemon may load the eRDMA driver.
-    pub loads_driver: bool,
-    /// True if the daemon listens to LLDP frames.
-    pub listens: bool,
-}
-
+/// Directory of pods' network namespaces.
 const NETNS: &str = "/run/netns";
 
-/// Returns the missing capabilities and mounts for `conf` ([`report`]).
+/// Returns one sentence for each capability or mount that the daemon lacks for `conf`, with the effect of its absence.
+/// Returns an empty list if nothing is missing.
 pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
-    let record = Record::read(&arguments.state_dir).ok().flatten();
-    let chain = conf.chain.as_ref();
-    let limits = conf.resources.iter().any(|it| !it.limits.rdma.is_empty());
-    report(&Paths {
-        kubelet_dir: arguments.kubelet_dir.clone(),
-        cdi_dir: (conf.cdi || conf.dra.is_some()).then(|| arguments.cdi_dir.clone()),
-        dra_dirs: conf
-            .dra
-            .iter()
-            .flat_map(|dra| server::directories(&arguments.kubelet_dir, &dra.driver))
-            .collect(),
-        state_dir: arguments.state_dir.clone(),
-        sysfs: arguments.sysfs.clone(),
-        dev: arguments.dev.clone(),
-        netns_dir: NETNS.into(),
-        cni_cache: chain.map(|_| arguments.cni_cache_dir.clone()),
-        cni_conf: chain.map(|chain| chain.conf_dir.clone()),
-        cni_bins: chain.and(record).map_or(vec![], |it| it.bin_dirs()),
-        cgroups: limits.then(|| arguments.sysfs.join("fs/cgroup")),
-        loads_driver: conf.erdma.may_load(),
-        listens: conf.lldp == Some(Lldp::Listen),
-    })
-}
-
-/// Returns one sentence for each missing capability or mount, with the effect of its absence. Returns an empty list if
-/// nothing is missing.
-pub fn report(places: &Paths) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
         Ok(status) => match effective(&status) {
-            Some(set) => capabilities(set, places),
+            Some(set) => capabilities(set, conf),
             None => {
                 vec!["/proc/thread-self/status does not list capabilities: the daemon's capabilities are unknown".into()]
             }
         },
         Err(error) => vec![format!("cannot read the daemon's capabilities: {error}")],
     };
-    missing.extend(mounts(places));
+    missing.extend(mounts(arguments, conf, Path::new(NETNS)));
     missing
 }
 
@@ -143,88 +83,92 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(set.trim(), 16).ok()
 }
 
-fn capabilities(set: u64, places: &Paths) -> Vec<String> {
-    let loading = LOADING.iter().filter(|_| places.loads_driver);
-    let listening = [LISTENING].iter().filter(|_| places.listens);
+fn capabilities(set: u64, conf: &Conf) -> Vec<String> {
+    let loading = LOADING.iter().filter(|_| conf.erdma.may_load());
+    let listens = conf.lldp == Some(Lldp::Listen);
+    let listening = [LISTENING].iter().filter(|_| listens);
     let required = CAPABILITIES.iter().chain(loading).chain(listening);
     let lost = required.filter(|(bit, ..)| set & (1 << bit) == 0);
     lost.map(|(_, name, loss)| format!("{name} is missing: {loss}"))
         .collect()
 }
 
-fn mounts(places: &Paths) -> Vec<String> {
+fn mounts(arguments: &Arguments, conf: &Conf, netns_dir: &Path) -> Vec<String> {
+    let (kubelet_dir, sysfs) = (&arguments.kubelet_dir, &arguments.sysfs);
     let mut missing = Vec::new();
     let mut want = |what: Result<(), String>, loss: &str| {
         missing.extend(what.err().map(|what| format!("{what}: {loss}")));
     };
     want(
-        writable(&places.kubelet_dir.join("device-plugins")),
+        writable(&kubelet_dir.join("device-plugins")),
         "kubelet is unreachable, and nothing is advertised",
     );
     want(
-        directory(&places.kubelet_dir.join("pod-resources")),
-        match places.cni_cache {
+        directory(&kubelet_dir.join("pod-resources")),
+        match conf.chain {
             None => "metrics do not show which pod has which device",
             Some(_) => "no container starts with a resource that the chain attaches",
         },
     );
     want(
-        writable(&places.state_dir),
+        writable(&arguments.state_dir),
         "rdma-cni does not get the devices of an allocation, and the daemon does not know which pods have devices",
     );
-    if let Some(cdi_dir) = &places.cdi_dir {
+    if conf.cdi || conf.dra.is_some() {
         want(
-            writable(cdi_dir),
+            writable(&arguments.cdi_dir),
             "containers cannot get devices by CDI names",
         );
     }
-    for dra_dir in &places.dra_dirs {
-        want(
-            writable(dra_dir),
-            "kubelet cannot reach the DRA driver, and no claim is prepared",
-        );
+    if let Some(dra) = &conf.dra {
+        for directory in server::directories(kubelet_dir, &dra.driver) {
+            want(
+                writable(&directory),
+                "kubelet cannot reach the DRA driver, and no claim is prepared",
+            );
+        }
     }
-    if let Some(cni_cache) = &places.cni_cache {
+    if let Some(chain) = &conf.chain {
         want(
-            directory(cni_cache),
+            directory(&arguments.cni_cache_dir),
             "a pod whose network was made by a list without rdma-cni starts, and has no rails",
         );
-    }
-    if let Some(cni_conf) = &places.cni_conf {
         want(
-            writable(cni_conf),
+            writable(&chain.conf_dir),
             "rdma-cni is not kept in the list of the node's network",
         );
+        let record = Record::read(&arguments.state_dir).ok().flatten();
+        for bin_dir in record.iter().flat_map(Record::bin_dirs) {
+            want(
+                directory(&bin_dir),
+                "the daemon cannot check whether the runtime finds the plugins, and does not add rdma-cni to the CNI \
+                 list",
+            );
+        }
     }
-    for cni_bin in &places.cni_bins {
+    if conf.resources.iter().any(|it| !it.limits.rdma.is_empty()) {
         want(
-            directory(cni_bin),
-            "the daemon cannot check whether the runtime finds the plugins, and does not add rdma-cni to the CNI list",
-        );
-    }
-    if let Some(cgroups) = &places.cgroups {
-        want(
-            writable(cgroups),
+            writable(&sysfs.join("fs/cgroup")),
             "the daemon cannot lift the limits of pods with hostNetwork; after such a pod ends, the kernel can crash \
              when an RDMA device is removed",
         );
     }
     want(
-        directory(&places.netns_dir),
+        directory(netns_dir),
         "devices inside pods are not observable (mount it with HostToContainer propagation)",
     );
     want(
-        directory(&places.sysfs.join("class/net")),
+        directory(&sysfs.join("class/net")),
         "no hardware is observable",
     );
-    if places.sysfs.join("class/infiniband_verbs").exists() {
+    if sysfs.join("class/infiniband_verbs").exists() {
         want(
-            directory(&places.dev.join("infiniband")),
+            directory(&arguments.dev.join("infiniband")),
             "the daemon cannot check whether a character device is in place",
         );
     }
     want(
-        host_namespace(&places.sysfs),
+        host_namespace(sysfs),
         "run with hostNetwork, and mount no other sysfs: health depends on netdevs that are not observable here",
     );
     missing
@@ -287,77 +231,103 @@ fn host_namespace(sysfs: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::erdma::conf::DriverMode;
+    use clap::Parser;
+    use serde_json::json;
+    use std::ffi::OsString;
 
-    /// Makes all required directories below `root`, and returns their paths.
-    fn places(root: &Path) -> Paths {
-        for directory in [
-            "kubelet/device-plugins",
-            "kubelet/pod-resources",
-            "kubelet/plugins_registry",
-            "cdi",
-            "state",
-            "netns",
-            "results",
-            "net.d",
-            "bin",
-            "sys/class/net",
-            "sys/class/infiniband_verbs",
-            "sys/bus/pci/devices/0000:3b:00.0/net/eth0",
-            "dev/infiniband",
-        ] {
-            fs::create_dir_all(root.join(directory)).expect("made");
+    /// A node with all required directories.
+    struct Node {
+        root: tempfile::TempDir,
+        arguments: Arguments,
+        conf: Conf,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let root = tempfile::tempdir().expect("a directory");
+            let at = |below: &str| root.path().join(below);
+            for directory in [
+                "kubelet/device-plugins",
+                "kubelet/pod-resources",
+                "kubelet/plugins_registry",
+                "kubelet/plugins",
+                "cdi",
+                "state",
+                "netns",
+                "results",
+                "net.d",
+                "bin",
+                "sys/class/net",
+                "sys/class/infiniband_verbs",
+                "sys/bus/pci/devices/0000:3b:00.0/net/eth0",
+                "dev/infiniband",
+            ] {
+                fs::create_dir_all(at(directory)).expect("made");
+            }
+            let mut record = Record::default();
+            record.bin_dir = Some(at("bin"));
+            record.write(&at("state")).expect("written");
+            let directories = [
+                ("--kubelet-dir", "kubelet"),
+                ("--cdi-dir", "cdi"),
+                ("--state-dir", "state"),
+                ("--sysfs", "sys"),
+                ("--dev", "dev"),
+                ("--cni-cache-dir", "results"),
+                ("--config", "none"),
+            ];
+            let directories = directories.map(|(flag, below)| [flag.into(), at(below).into()]);
+            let line = [[OsString::new()].to_vec(), directories.concat()].concat();
+            let text = json!({"dra": {}, "chain": {"confDir": at("net.d")}, "resources": [
+                {"name": "rdma/hca", "kind": "shared"},
+            ]});
+            let conf = Conf::parse(&text.to_string(), Path::new("config.json"));
+            Self {
+                arguments: Arguments::try_parse_from(line).expect("arguments"),
+                conf: conf.expect("a configuration").conf,
+                root,
+            }
         }
-        Paths {
-            kubelet_dir: root.join("kubelet"),
-            cdi_dir: Some(root.join("cdi")),
-            dra_dirs: vec![root.join("kubelet/plugins_registry")],
-            state_dir: root.join("state"),
-            sysfs: root.join("sys"),
-            dev: root.join("dev"),
-            netns_dir: root.join("netns"),
-            cni_cache: Some(root.join("results")),
-            cni_conf: Some(root.join("net.d")),
-            cni_bins: vec![root.join("bin")],
-            cgroups: None,
-            loads_driver: false,
-            listens: false,
+
+        fn remove(&self, directory: &str) {
+            fs::remove_dir_all(self.root.path().join(directory)).expect("removed");
+        }
+
+        fn mounts(&self) -> Vec<String> {
+            mounts(&self.arguments, &self.conf, &self.root.path().join("netns"))
         }
     }
 
     #[test]
     fn nothing_is_missing_with_all_mounts() {
-        let root = tempfile::tempdir().expect("a directory");
-        assert_eq!(mounts(&places(root.path())), [] as [&str; 0]);
+        assert_eq!(Node::new().mounts(), [] as [&str; 0]);
     }
 
     #[test]
     fn without_a_chain_only_the_pods_names_are_lost() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut places = places(root.path());
-        places.cni_cache = None;
-        fs::remove_dir(root.path().join("kubelet/pod-resources")).expect("removed");
-        let missing = mounts(&places).join("\n");
+        let mut node = Node::new();
+        node.conf.chain = None;
+        node.remove("kubelet/pod-resources");
+        let missing = node.mounts().join("\n");
         assert!(missing.contains("which pod has which device"), "{missing}");
     }
 
     #[test]
     fn a_directory_made_on_first_use_is_not_missing() {
-        let root = tempfile::tempdir().expect("a directory");
-        let places = places(root.path());
-        fs::remove_dir(&places.state_dir).expect("removed");
-        assert_eq!(mounts(&places), [] as [&str; 0]);
+        let node = Node::new();
+        node.remove("state");
+        assert_eq!(node.mounts(), [] as [&str; 0]);
     }
 
     #[test]
     fn all_rdma_nics_may_be_in_pods() {
-        let root = tempfile::tempdir().expect("a directory");
-        let places = places(root.path());
-        let function = root.path().join("sys/bus/pci/devices/0000:3b:00.0/net");
-        fs::remove_dir(function.join("eth0")).expect("moved");
-        assert_eq!(mounts(&places).len(), 1);
-        let virtio = root.path().join("sys/class/net/eth0/device");
+        let node = Node::new();
+        node.remove("sys/bus/pci/devices/0000:3b:00.0/net/eth0");
+        assert_eq!(node.mounts().len(), 1);
+        let virtio = node.root.path().join("sys/class/net/eth0/device");
         fs::create_dir_all(virtio).expect("made");
-        assert_eq!(mounts(&places), [] as [&str; 0]);
+        assert_eq!(node.mounts(), [] as [&str; 0]);
     }
 
     #[test]
@@ -393,10 +363,9 @@ mod tests {
                 "hostNetwork",
             ),
         ] {
-            let root = tempfile::tempdir().expect("a directory");
-            let places = places(root.path());
-            fs::remove_dir_all(root.path().join(directory)).expect("removed");
-            let missing = mounts(&places).join("\n");
+            let node = Node::new();
+            node.remove(directory);
+            let missing = node.mounts().join("\n");
             assert!(
                 missing.contains(what) && missing.contains(loss),
                 "{directory}: {missing}"
@@ -406,13 +375,10 @@ mod tests {
 
     /// Returns the sentences for a daemon with the capabilities `set`.
     fn lost(set: u64, loads_driver: bool, listens: bool) -> Vec<String> {
-        let root = tempfile::tempdir().expect("a directory");
-        let places = Paths {
-            loads_driver,
-            listens,
-            ..places(root.path())
-        };
-        capabilities(set, &places)
+        let mut conf = Conf::default();
+        conf.erdma.prefer_driver = loads_driver.then_some(DriverMode::Default);
+        conf.lldp = listens.then_some(Lldp::Listen);
+        capabilities(set, &conf)
     }
 
     #[test]
@@ -459,10 +425,11 @@ mod tests {
                 nix::libc::syscall(nix::libc::SYS_capset, header.as_ptr(), none.as_ptr())
             };
             assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
-            let root = tempfile::tempdir().expect("a directory");
-            report(&places(root.path()))
+            let node = Node::new();
+            missing(&node.arguments, &Conf::default())
         };
         let missing = std::thread::spawn(without).join().expect("a report");
-        assert_eq!(missing, lost(0, false, false));
+        let lost = lost(0, false, false);
+        assert_eq!(missing[..lost.len()], lost);
     }
 }
