@@ -66,15 +66,31 @@ impl Chain {
         }
     }
 
-    /// Makes one change that removes `rdma-cni` from a list of `directory`. Returns the result of
-    /// [`carry_out`](Self::carry_out).
+    /// Makes the `changes`, which remove `rdma-cni` from lists of `directory`. Returns the names of the changed files.
+    /// Also returns true if another program has changed a file since this process read it.
+    ///
+    /// # Errors
+    /// A file or the record cannot be written or removed.
     pub(super) fn take_away(
         &self,
-        change: &Change,
+        changes: Vec<Change>,
         directory: &Directory,
         record: &mut Record,
-    ) -> Result<Option<Option<Held>>, FileError> {
-        self.carry_out(change, &self.conf.entry, [directory; 2], record)
+    ) -> Result<(Vec<String>, bool), FileError> {
+        let (mut changed, mut again) = (vec![], false);
+        if changes.iter().any(is_below) {
+            file::announce(&self.conf.conf_dir)?;
+        }
+        for change in changes {
+            let done = self.carry_out(&change, &self.conf.entry, [directory; 2], record)?;
+            let (Change::Write { file, .. } | Change::Remove { file }) = change;
+            match done {
+                Some(_) => changed.push(file),
+                None => again = true,
+            }
+        }
+        file::announced(&self.conf.conf_dir)?;
+        Ok((changed, again))
     }
 
     /// Records and makes one change. `directory` is the content from which the change was planned, and `actual` is the

@@ -158,7 +158,7 @@ pub(crate) fn replace(
     };
     let replaced = match replaced() {
         // another program has removed the file
-        Err(error) if is_passing(&error) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other,
     };
     if !matches!(replaced, Ok(Some(_))) {
@@ -378,13 +378,6 @@ fn swap(one: &Path, other: &Path) -> io::Result<bool> {
         Some(nix::libc::EINVAL | nix::libc::ENOSYS) => Ok(false),
         _ => Err(error),
     }
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::InvalidData
-    )
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Chain {
         };
         let status = self.status_in(&directory);
         if let Some(why) = is_first.then(blocker).flatten() {
-            return status.withheld(why);
+            return status.unless_called(ChainStatus::Withheld(why));
         }
         let Some(record) = record else {
             return status;
@@ -146,7 +146,9 @@ impl Chain {
         {
             held.clear();
             return Ok(Turn {
-                status: self.status_in(&directory).withheld(why),
+                status: self
+                    .status_in(&directory)
+                    .unless_called(ChainStatus::Withheld(why)),
                 hindered: true,
                 ..Turn::default()
             });
@@ -256,16 +258,7 @@ impl Chain {
         }
         let lists = record.lists.clone();
         let (changes, _) = plan::detach(&directory, &record.placed(&directory));
-        let mut files = vec![];
-        if changes.iter().any(change::is_below) {
-            file::announce(&self.conf.conf_dir)?;
-        }
-        for change in changes {
-            let done = self.take_away(&change, &directory, &mut record)?;
-            let (Change::Write { file, .. } | Change::Remove { file }) = change;
-            files.extend(done.map(|_| file));
-        }
-        file::announced(&self.conf.conf_dir)?;
+        let (files, _) = self.take_away(changes, &directory, &mut record)?;
         record.lists = lists;
         record.write(&self.state_dir)?;
         Ok(files)
@@ -279,10 +272,9 @@ impl Chain {
     /// Returns the result of a turn that does not add `rdma-cni`, for the reason `why`.
     fn left_alone(&self, directory: &Directory, why: &str) -> Turn {
         Turn {
-            status: match self.status_in(directory) {
-                called @ ChainStatus::Called(_) => called,
-                _ => ChainStatus::NotCalled(why.into()),
-            },
+            status: self
+                .status_in(directory)
+                .unless_called(ChainStatus::NotCalled(why.into())),
             ..Turn::default()
         }
     }
@@ -327,25 +319,15 @@ impl Chain {
         for _ in 0..TRIES {
             let directory = self.read()?;
             let (changes, obstacles) = plan::detach(&directory, &record.placed(&directory));
-            let mut again = false;
-            if changes.iter().any(change::is_below) {
-                file::announce(&self.conf.conf_dir)?;
-            }
-            for change in changes {
-                let is_done = self.take_away(&change, &directory, record)?.is_some();
-                let (Change::Write { file, .. } | Change::Remove { file }) = change;
-                files.extend(is_done.then_some(file));
-                again |= !is_done;
-            }
-            file::announced(&self.conf.conf_dir)?;
+            let (changed, again) = self.take_away(changes, &directory, record)?;
+            files.extend(changed);
             // try again if a file in a network's own directory cannot be read at the moment
             let is_passed_over = |file: &String| {
                 placement::is_ours(file)
                     && directory.file(file).is_none()
                     && file::may_be_there(&self.conf.conf_dir.join(file))
             };
-            again |= record.lists.keys().any(is_passed_over);
-            if !again {
+            if !again && !record.lists.keys().any(is_passed_over) {
                 let left = |file: &String| {
                     obstacles.iter().any(|it| match it {
                         Obstacle::Broken { file: at, .. } | Obstacle::Refused { file: at, .. } => {

@@ -23,12 +23,11 @@ pub enum ChainStatus {
 }
 
 impl ChainStatus {
-    /// Returns the status of a daemon that does not add `rdma-cni`, for the reason `why`. The status stays `Called` if
-    /// the runtime calls `rdma-cni` by an existing entry.
-    pub(super) fn withheld(self, why: String) -> Self {
+    /// Returns this status if the runtime calls `rdma-cni` by an existing entry, otherwise `other`.
+    pub(super) fn unless_called(self, other: Self) -> Self {
         match self {
             called @ Self::Called(_) => called,
-            _ => Self::Withheld(why),
+            _ => other,
         }
     }
 }
