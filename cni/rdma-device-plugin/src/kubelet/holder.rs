@@ -58,24 +58,6 @@ pub(super) async fn of(
     Ok(holder(&pods, resource, ids))
 }
 
-/// Logs the daemon's decision on a container's start. Names the container if kubelet reported it. If kubelet did not
-/// answer, logs only the error.
-pub(super) fn log_verdict(
-    resource: &ResourceName,
-    ids: &[String],
-    holder: &Result<Option<Holder>, AskError>,
-    verdict: &str,
-) {
-    let ids = ids.join(", ");
-    match holder {
-        Ok(Some(holder)) => log::info!("{resource}: {ids} of {}: {verdict}", holder.container),
-        Ok(None) => {
-            log::info!("{resource}: {ids} of a pod that kubelet does not report: {verdict}");
-        }
-        Err(error) => log::debug!("{resource}: cannot find the container of {ids}: {error}"),
-    }
-}
-
 fn holder(pods: &[PodResources], resource: &ResourceName, ids: &[String]) -> Option<Holder> {
     pods.iter().find_map(|pod| {
         let has_all = |container: &&ContainerResources| {

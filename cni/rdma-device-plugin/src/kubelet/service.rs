@@ -2,8 +2,7 @@
 //! The device-plugin service of one resource: the answers to kubelet's calls.
 
 use super::{
-    answered::Answered,
-    chain_check,
+    answered, chain_check,
     environment::{self, Promised},
     holder,
     own_accelerators::Waiting,
@@ -442,18 +441,14 @@ impl DevicePlugin for Service {
                 self.resource
             );
         }
-        let answer = Answered {
-            resource: self.resource.clone(),
-            ids,
-            refused: checked.clone().err(),
-        };
-        let context = self.context.clone();
+        let refused = checked.clone().err();
+        let (context, resource) = (self.context.clone(), self.resource.clone());
         match holder {
-            Some(holder) => answer.publish(&context, &holder),
+            Some(holder) => answered::publish(&context, &resource, &ids, refused, &holder),
             // find the container in the background, because kubelet waits for the answer
             None => drop(tokio::spawn(async move {
-                let holder = holder::of(&socket, &answer.resource, &answer.ids).await;
-                answer.publish(&context, &holder);
+                let holder = holder::of(&socket, &resource, &ids).await;
+                answered::publish(&context, &resource, &ids, refused, &holder);
             })),
         }
         checked
