@@ -26,7 +26,11 @@ pub mod reporter;
 pub mod server;
 pub mod service;
 
-use crate::{cli::Arguments, kubelet::PluginContext, peers::Presence};
+use crate::{
+    cli::Arguments,
+    kubelet::{PluginContext, socket},
+    peers::Presence,
+};
 use daemon_conf::dra::{DRIVER, Dra};
 use std::io;
 
@@ -43,13 +47,15 @@ pub fn serve(
     let node = context.node.clone();
     let dra = node.borrow().conf.dra.clone();
     let driver = dra.as_ref().map_or(DRIVER, |dra| &dra.driver);
-    let paths = server::Paths::new(&arguments.kubelet_dir, driver, &context.name);
     if let Some(presence) = presence {
-        paths.remove_stale(|owner| presence.runs(owner));
+        for directory in server::directories(&arguments.kubelet_dir, driver) {
+            socket::remove_stale(&directory, |owner| presence.runs(owner));
+        }
     }
     let Some(Dra { driver, .. }) = dra else {
         return Ok(None);
     };
+    let paths = server::Paths::new(&arguments.kubelet_dir, &driver, &context.name);
     let health = health::Health {
         account: arguments.service_account_dir.clone(),
         node: node.clone(),

@@ -7,7 +7,7 @@ use super::{
     health::{Health, HealthV1Alpha1},
     service::{Registration, Service},
 };
-use crate::kubelet::socket::{self, BoundSocket, Connection, SocketState, accept, bind};
+use crate::kubelet::socket::{self, Connection, Listening, SocketState};
 use kubelet_api::{
     dra::dra_plugin_server::DraPluginServer,
     dra_health::dra_resource_health_server::DraResourceHealthServer,
@@ -40,42 +40,19 @@ pub fn directories(kubelet_dir: &Path, driver: &str) -> [PathBuf; 2] {
 /// Paths of the DRA driver's sockets.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// Directory of kubelet's registration sockets.
-    registry: PathBuf,
-    /// Directory of the driver's socket.
-    plugin: PathBuf,
-    file_name: [String; 2],
+    registration: PathBuf,
+    /// Path of the driver's socket, which kubelet gets at registration.
+    pub driver: PathBuf,
 }
 
 impl Paths {
     /// Returns the paths of `driver` below kubelet's directory, for the daemon with the name `owner`.
     pub fn new(kubelet_dir: &Path, driver: &str, owner: &str) -> Self {
         let [registry, plugin] = directories(kubelet_dir, driver);
-        let file_name = [
-            socket::registration_name(&registry, driver, owner),
-            socket::file_name(&plugin, driver, owner),
-        ];
         Self {
-            registry,
-            plugin,
-            file_name,
+            registration: registry.join(socket::registration_name(&registry, driver, owner)),
+            driver: plugin.join(socket::file_name(&plugin, driver, owner)),
         }
-    }
-
-    /// Removes sockets of killed daemons. `runs` returns true for the name of a running daemon.
-    pub fn remove_stale(&self, runs: impl Fn(&str) -> bool) {
-        for directory in [&self.registry, &self.plugin] {
-            socket::remove_stale(directory, &runs);
-        }
-    }
-
-    fn registration(&self) -> PathBuf {
-        self.registry.join(&self.file_name[0])
-    }
-
-    /// Returns the path of the driver's socket, which kubelet gets at registration.
-    pub fn driver(&self) -> PathBuf {
-        self.plugin.join(&self.file_name[1])
     }
 }
 
@@ -89,13 +66,12 @@ pub struct Served {
     registrar: Registration,
 }
 
-/// One socket of the driver, and the task that accepts its connections.
+/// One socket of the driver.
 #[derive(Debug)]
 struct Socket {
     path: PathBuf,
-    bound: BoundSocket,
+    listening: Listening,
     connections: mpsc::Sender<Connection>,
-    accepting: JoinSet<()>,
     /// Last error of making the socket again, which is logged once.
     reported: LogOnce,
 }
@@ -106,17 +82,17 @@ impl Served {
     /// # Errors
     /// A socket cannot be made.
     pub fn start(paths: &Paths, service: Service, health: Health) -> io::Result<Self> {
-        let registration = Registration::new(&service, &paths.driver());
+        let registration = Registration::new(&service, &paths.driver);
         let mut tasks = JoinSet::new();
         let health = DraResourceHealthServer::new(health);
         let driver = Server::builder()
             .add_service(DraPluginServer::new(service))
             .add_service(HealthV1Alpha1(health.clone()))
             .add_service(health);
-        let driver = Socket::serve(paths.driver(), driver, &mut tasks)?;
+        let driver = Socket::serve(&paths.driver, driver, &mut tasks)?;
         let registrar = registration.clone();
         let registration = Server::builder().add_service(RegistrationServer::new(registration));
-        let registration = Socket::serve(paths.registration(), registration, &mut tasks)?;
+        let registration = Socket::serve(&paths.registration, registration, &mut tasks)?;
         Ok(Self {
             registration,
             driver,
@@ -148,9 +124,9 @@ impl Served {
 }
 
 impl Socket {
-    fn serve(path: PathBuf, router: Router, tasks: &mut JoinSet<()>) -> io::Result<Self> {
+    fn serve(path: &Path, router: Router, tasks: &mut JoinSet<()>) -> io::Result<Self> {
         let (connections, incoming) = mpsc::channel(1);
-        let (bound, accepting) = listen(&path, &connections)?;
+        let listening = listen(path, &connections)?;
         tasks.spawn(async move {
             let served = router.serve_with_incoming(ReceiverStream::new(incoming));
             if let Err(error) = served.await {
@@ -158,10 +134,9 @@ impl Socket {
             }
         });
         Ok(Self {
-            path,
-            bound,
+            path: path.to_owned(),
+            listening,
             connections,
-            accepting,
             reported: LogOnce::default(),
         })
     }
@@ -171,7 +146,7 @@ impl Socket {
     }
 
     fn is_gone(&self) -> bool {
-        self.bound.state() == SocketState::Empty
+        self.listening.state() == SocketState::Empty
     }
 
     /// Makes the socket again if another program removed it. Returns true if the socket exists afterwards.
@@ -180,9 +155,9 @@ impl Socket {
             return true;
         }
         match listen(&self.path, &self.connections) {
-            Ok((bound, accepting)) => {
+            Ok(listening) => {
                 log::info!("{:?} was removed; the daemon made it again", self.path);
-                (self.bound, self.accepting) = (bound, accepting);
+                self.listening = listening;
                 self.reported.ends();
                 true
             }
@@ -198,15 +173,9 @@ impl Socket {
     }
 }
 
-fn listen(
-    path: &Path,
-    connections: &mpsc::Sender<Connection>,
-) -> io::Result<(BoundSocket, JoinSet<()>)> {
+fn listen(path: &Path, connections: &mpsc::Sender<Connection>) -> io::Result<Listening> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let (bound, listener) = bind(path)?;
-    let mut accepting = JoinSet::new();
-    accepting.spawn(accept(listener, connections.clone()));
-    Ok((bound, accepting))
+    socket::listen(path, connections)
 }

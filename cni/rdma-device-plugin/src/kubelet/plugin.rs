@@ -5,7 +5,7 @@ use super::{
     plugin_context::PluginContext,
     register::{RegisterError, back_off, register},
     service::Service,
-    socket::{self, BoundSocket, Connection, Identity, SocketState, accept, bind},
+    socket::{self, Connection, Identity, Listening, SocketState, listen},
     streams::{Count, End, Streams},
     takeover,
 };
@@ -16,7 +16,7 @@ use node_state::log_once::LogOnce;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
-    task::{JoinHandle, JoinSet},
+    task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
@@ -60,7 +60,7 @@ impl Plugin {
             context,
             count,
             connections,
-            serving: None,
+            socket: None,
             registered: None,
             attach_at: None,
             failures: 0,
@@ -98,12 +98,6 @@ async fn serve(
     }
 }
 
-/// A socket of this daemon, and the task that accepts its connections.
-struct Serving {
-    socket: BoundSocket,
-    _accepting: JoinSet<()>,
-}
-
 #[derive(Clone, Copy)]
 struct Registered {
     /// Identity of the `kubelet.sock` at which the plugin registered.
@@ -126,7 +120,7 @@ struct Task {
     role: watch::Receiver<Role>,
     count: watch::Receiver<Count>,
     connections: mpsc::Sender<Connection>,
-    serving: Option<Serving>,
+    socket: Option<Listening>,
     registered: Option<Registered>,
     /// Time of a further registration, which follows the end of another daemon.
     attach_at: Option<Instant>,
@@ -197,7 +191,7 @@ impl Task {
     /// this socket.
     fn take_another_socket(&mut self) {
         self.turn += 1;
-        self.serving = None;
+        self.socket = None;
     }
 
     /// Returns the owner part of the socket's file name: the daemon's name and the number of earlier sockets.
@@ -235,7 +229,7 @@ impl Task {
 
     /// Makes the socket if necessary. Returns true if the plugin's socket exists afterwards.
     fn keep_socket(&mut self) -> bool {
-        match self.serving.as_ref().map(|serving| serving.socket.state()) {
+        match self.socket.as_ref().map(Listening::state) {
             Some(SocketState::Ours) => return true,
             Some(SocketState::Taken) => {
                 self.warn(
@@ -252,26 +246,21 @@ impl Task {
             }
             None => {}
         }
-        let socket = self.context.device_plugins.join(self.endpoint());
-        match bind(&socket) {
-            Ok((socket, listener)) => {
-                let mut accepting = JoinSet::new();
-                accepting.spawn(accept(listener, self.connections.clone()));
-                self.serving = Some(Serving {
-                    socket,
-                    _accepting: accepting,
-                });
+        let path = self.context.device_plugins.join(self.endpoint());
+        match listen(&path, &self.connections) {
+            Ok(socket) => {
+                self.socket = Some(socket);
                 // kubelet's open streams need no new registration, because the socket has the same path
                 true
             }
             Err(error) => {
-                self.serving = None;
+                self.socket = None;
                 let directory = &self.context.device_plugins;
                 match error.kind() {
                     io::ErrorKind::NotFound => {
                         self.info(format!("waits for kubelet's directory {directory:?}"));
                     }
-                    _ => self.warn(format!("cannot listen at {socket:?}: {error}")),
+                    _ => self.warn(format!("cannot listen at {path:?}: {error}")),
                 }
                 false
             }

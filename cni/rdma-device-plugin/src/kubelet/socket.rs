@@ -13,6 +13,7 @@ use std::{
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::mpsc,
+    task::JoinSet,
 };
 
 /// Longest path of a Unix socket (`sockaddr_un`), without the final zero (`unix(7)`).
@@ -146,8 +147,37 @@ pub fn bind(path: &Path) -> io::Result<(BoundSocket, UnixListener)> {
     Ok((socket, listener))
 }
 
+/// Socket of this program that accepts connections. Dropping this value removes the socket's file, if no other program
+/// has replaced it, and then ends the acceptance.
+#[derive(Debug)]
+pub struct Listening {
+    socket: BoundSocket,
+    _accepting: JoinSet<()>,
+}
+
+/// Listens at `path` like [`bind`], and sends the connections to `connections`.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn listen(path: &Path, connections: &mpsc::Sender<Connection>) -> io::Result<Listening> {
+    let (socket, listener) = bind(path)?;
+    let mut accepting = JoinSet::new();
+    accepting.spawn(accept(listener, connections.clone()));
+    Ok(Listening {
+        socket,
+        _accepting: accepting,
+    })
+}
+
+impl Listening {
+    /// Returns the state of the socket's path.
+    pub fn state(&self) -> SocketState {
+        self.socket.state()
+    }
+}
+
 /// Accepts connections and sends them to `connections`. Ends at the next connection after the receiver was dropped.
-pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection>) {
+async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection>) {
     while !connections.is_closed() {
         match listener.accept().await {
             Ok((connection, _)) => {

@@ -23,7 +23,7 @@
 use super::{
     register::{RegisterError, register},
     service::Service,
-    socket::{self, accept, bind},
+    socket::{self, listen},
 };
 use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
@@ -46,11 +46,10 @@ pub async fn detach(
     let directory = kubelet.parent().unwrap_or(Path::new("/"));
     let called = format!("{resource}~takeover");
     let name = socket::file_name(directory, &called, owner);
-    let (_seat, listener) =
-        bind(&directory.join(&name)).map_err(|error| format!("{directory:?}: {error}"))?;
     let (connections, incoming) = mpsc::channel(1);
+    let _socket = listen(&directory.join(&name), &connections)
+        .map_err(|error| format!("{directory:?}: {error}"))?;
     let mut serving = JoinSet::new();
-    serving.spawn(accept(listener, connections));
     let refuse = |_: Request<()>| Err(Status::unavailable(WHY));
     let server =
         Server::builder().add_service(DevicePluginServer::with_interceptor(service, refuse));
