@@ -2,7 +2,7 @@
 //! Logs a lasting problem once, although each retry fails for the same reason.
 
 /// Last logged problem. `None`: the problem has ended.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LogOnce(Option<String>);
 
 impl LogOnce {

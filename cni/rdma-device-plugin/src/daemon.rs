@@ -106,7 +106,7 @@ pub struct Daemon {
     switches: Arc<Switches>,
     remarks: Vec<String>,
     /// Last error of the changed configuration file, which the daemon does not log again.
-    refused: Option<String>,
+    refused: LogOnce,
 }
 
 impl Daemon {
@@ -314,7 +314,7 @@ impl Daemon {
                 let of_start =
                     |remark: &&String| [CHAIN_CHANGED, DRA_CHANGED].contains(&remark.as_str());
                 log_remarks(parsed.remarks.iter().filter(of_start));
-                self.refused = None;
+                self.refused.ends();
                 present
             }
             Ok(parsed) => {
@@ -323,15 +323,13 @@ impl Daemon {
                 let before = privilege::missing(&self.arguments, &present);
                 let missing = privilege::missing(&self.arguments, &parsed.conf);
                 log_remarks(missing.iter().filter(|it| !before.contains(it)));
-                self.refused = None;
+                self.refused.ends();
                 self.metrics.reloaded(true);
                 Arc::new(parsed.conf)
             }
             Err(error) => {
-                let refused = Some(error.to_string());
-                if refused != self.refused {
+                if self.refused.is_news(&error.to_string()) {
                     log::error!("keeping the previous configuration: {error}");
-                    self.refused = refused;
                 }
                 self.metrics.reloaded(false);
                 present

@@ -6,7 +6,7 @@
 //! a daemon, the runtime still finds the container's CDI names, and `rdma-cni` still finds the devices of its ids.
 
 use crate::{cli::Arguments, device_info};
-use node_state::{hardware::Hardware, node::Node};
+use node_state::{hardware::Hardware, log_once::LogOnce, node::Node};
 use rdma_resources::{Cdi, FileError, Published, limited::boot_id, published::FORMAT};
 use std::{path::PathBuf, sync::Arc};
 
@@ -19,7 +19,7 @@ pub struct Publisher {
     device_info: Option<PathBuf>,
     hardware: Hardware,
     /// Last failure for each kind of file, which the daemon does not log again.
-    reported: [Option<String>; 4],
+    reported: [LogOnce; 4],
 }
 
 impl Publisher {
@@ -31,7 +31,7 @@ impl Publisher {
             cdi_dir: arguments.cdi_dir.clone(),
             device_info: arguments.device_info.clone(),
             hardware,
-            reported: [const { None }; 4],
+            reported: Default::default(),
         }
     }
 
@@ -131,15 +131,11 @@ impl Publisher {
 
     fn report(&mut self, failed: [Option<FileError>; 4]) {
         for (reported, failed) in self.reported.iter_mut().zip(failed) {
-            let failed = failed.map(|error| error.to_string());
-            match &failed {
-                Some(error) if *reported != failed => {
-                    log::error!("{error}; trying again");
-                }
-                None if reported.is_some() => log::info!("a file of the node is published again"),
+            match failed.map(|error| error.to_string()) {
+                Some(error) if reported.is_news(&error) => log::error!("{error}; trying again"),
+                None if reported.ends() => log::info!("a file of the node is published again"),
                 _ => {}
             }
-            *reported = failed;
         }
     }
 }

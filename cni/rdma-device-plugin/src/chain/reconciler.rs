@@ -70,7 +70,7 @@ pub struct Reconciler {
     gone: Option<Instant>,
     warned: LogOnce,
     /// Last remark, which is logged once.
-    remarked: Option<String>,
+    remarked: LogOnce,
 }
 
 impl Reconciler {
@@ -95,7 +95,7 @@ impl Reconciler {
             broken: None,
             gone: None,
             warned: LogOnce::default(),
-            remarked: None,
+            remarked: LogOnce::default(),
         }
     }
 
@@ -323,13 +323,9 @@ impl Reconciler {
                 self.warned.ends();
             }
         }
-        let remarked = std::mem::replace(&mut self.remarked, turn.remark.clone());
-        if let Some(remark) = self
-            .remarked
-            .iter()
-            .find(|it| remarked.as_ref() != Some(it))
-        {
-            log::warn!("{remark}");
+        match &turn.remark {
+            Some(remark) => self.remarked.warn(remark),
+            None => drop(self.remarked.ends()),
         }
         let is_reported = self
             .dispute_reported

@@ -25,6 +25,7 @@ use node_state::{
     config_file,
     erdma::{Report, Side, reconciler},
     hardware::Hardware,
+    log_once::LogOnce,
     node::Node,
     watch::Watch,
 };
@@ -151,7 +152,7 @@ impl Daemon {
             erdma,
             switches,
             remarks: vec![],
-            refused: None,
+            refused: LogOnce::default(),
         })
     }
 }
