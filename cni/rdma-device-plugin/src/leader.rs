@@ -10,10 +10,11 @@ use crate::{
     kubelet::PluginContext,
     metrics::{self, Sources, View},
     node_features,
-    peers::Lead,
+    peers::lock_leadership,
     report::{Topic, condition_writer::ConditionWriter, pods, rail_events::RailEvents},
 };
 use ::erdma::driver::users::Paths;
+use cni_protocol::lock::Held;
 use node_state::{
     erdma::reconciler::{self, AnyLoader, ReconcilerContext},
     node::Node,
@@ -33,9 +34,9 @@ const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Leader {
     /// Task that waits for the leader's lock.
-    status: JoinSet<io::Result<Lead>>,
+    status: JoinSet<io::Result<Held>>,
     tasks: Option<LeaderTasks>,
-    elected: Option<Lead>,
+    elected: Option<Held>,
     /// Tasks that have not ended yet after this daemon gave up leadership.
     ending: JoinSet<()>,
 }
@@ -54,7 +55,7 @@ struct LeaderTasks {
     node: watch::Sender<Arc<Node>>,
     reconcilers: JoinSet<()>,
     server: JoinSet<()>,
-    lead: Option<Lead>,
+    lead: Option<Held>,
 }
 
 impl Leader {
@@ -64,7 +65,7 @@ impl Leader {
         if self.tasks.is_none() && self.elected.is_none() && self.status.is_empty() {
             let state_dir = state_dir.to_owned();
             self.status
-                .spawn(async move { Lead::wait(&state_dir).await });
+                .spawn(async move { lock_leadership(&state_dir).await });
         }
     }
 

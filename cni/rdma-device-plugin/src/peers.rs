@@ -206,30 +206,21 @@ impl Drop for Presence {
     }
 }
 
-/// The leader's lock.
-#[derive(Debug)]
-pub struct Lead {
-    _held: Held,
-}
-
-impl Lead {
-    /// Locks leadership. Waits while another process has the lock.
-    ///
-    /// # Errors
-    /// The file cannot be made or locked.
-    pub async fn wait(state_dir: &Path) -> io::Result<Self> {
-        let path = make(state_dir)?.join("lead.lock");
-        // open the file only once: each close of a file that was open for writing is an event for watchers of the
-        // directory
-        let file = lock::open(&path)?;
-        let mut tried = 0;
-        loop {
-            if let Some(held) = lock::attempt(file.try_clone()?)? {
-                return Ok(Self { _held: held });
-            }
-            tried += 1;
-            tokio::time::sleep(TRIES[usize::from(tried > 250)]).await;
+/// Locks leadership. Waits while another process has the lock. Dropping the returned value releases the lock.
+///
+/// # Errors
+/// The file cannot be made or locked.
+pub async fn lock_leadership(state_dir: &Path) -> io::Result<Held> {
+    let path = make(state_dir)?.join("lead.lock");
+    // open the file only once: each close of a file that was open for writing is an event for watchers of the directory
+    let file = lock::open(&path)?;
+    let mut tried = 0;
+    loop {
+        if let Some(held) = lock::attempt(file.try_clone()?)? {
+            return Ok(held);
         }
+        tried += 1;
+        tokio::time::sleep(TRIES[usize::from(tried > 250)]).await;
     }
 }
 
@@ -269,7 +260,7 @@ mod tests {
         assert_eq!(old.role(), Role::ALONE);
         let (sender, mut role) = watch::channel(old.role());
         let following = tokio::spawn(old.follow(sender));
-        let lead = Lead::wait(state.path()).await.expect("free");
+        let lead = lock_leadership(state.path()).await.expect("free");
 
         let new = Presence::announce(state.path()).expect("announced");
         let second = Role {
@@ -279,11 +270,11 @@ mod tests {
         role.wait_for(|it| *it == second).await.expect("told");
         assert!(new.role().leads && !new.role().is_alone);
         assert!(new.runs(old.name()) && new.runs(new.name()));
-        let waiting = Lead::wait(state.path());
+        let waiting = lock_leadership(state.path());
         let early = tokio::time::timeout(Duration::from_millis(60), waiting).await;
         assert!(early.is_err(), "two lead");
         drop(lead);
-        Lead::wait(state.path()).await.expect("free");
+        lock_leadership(state.path()).await.expect("free");
 
         let name = new.name().to_owned();
         drop(new);
