@@ -3,36 +3,26 @@
 //! nodes. It runs in a separate pod, because it needs `/dev/infiniband/rdma_cm`, which the daemon's container may not
 //! open. The container of the fabric watch gets this device by the resource `rdma/connection-manager`.
 
-use crate::{api::Api, cli::Fabric as Arguments, metrics, signals::Signals};
-use kubernetes_api::AccessError;
+use crate::{api::Api, cannot, cli::Fabric as Arguments, metrics, signals::Signals};
+use anyhow::Result;
 use node_state::{hardware::Hardware, log_once::LogOnce};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_ping::fabric::{Account, Event, Fabric, FabricRail, RailState, Report};
 use rdma_resources::Published;
-use std::{collections::BTreeSet, io, net::IpAddr, thread};
+use std::{collections::BTreeSet, net::IpAddr, thread};
 use tokio::runtime;
-
-/// Reason why the watch cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum FabricError {
-    /// The pod cannot use the API server.
-    #[error(transparent)]
-    Api(#[from] AccessError),
-    /// The server has no address or no socket.
-    #[error(transparent)]
-    Listen(#[from] metrics::ListenError),
-    /// A system call failed.
-    #[error("cannot watch the fabric: {0}")]
-    System(#[from] io::Error),
-}
 
 /// Watches the fabric until SIGTERM or SIGINT. Runs the watch on one thread, and metrics and probes on another thread.
 ///
 /// # Errors
 /// The pod has no token for the API server, or an address or socket cannot be bound.
-pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
+pub fn run(arguments: &Arguments) -> Result<()> {
     let api = Api::new(&arguments.service_account_dir)?;
-    let runtime = || runtime::Builder::new_current_thread().enable_all().build();
+    let failed = cannot("watch the fabric");
+    let runtime = || {
+        let built = runtime::Builder::new_current_thread().enable_all().build();
+        built.map_err(&failed)
+    };
     let fabric = Fabric {
         account: Account {
             client: api.client,
@@ -54,7 +44,8 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
     let (mut signals, serving) = runtime.block_on(async {
         let socket = arguments.probe_socket.as_deref();
         let serving = metrics::serve_fabric(arguments.metrics_address, socket, figures.clone());
-        Ok::<_, FabricError>((Signals::taken()?, serving.await?))
+        let signals = Signals::taken().map_err(&failed)?;
+        serving.await.map(|serving| (signals, serving))
     })?;
     let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
     let state_dir = arguments.state_dir.clone();
@@ -71,7 +62,8 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
         figures.take(event);
     };
     let watch = thread::Builder::new().name("watch".to_owned());
-    watch.spawn(move || fabric.run(rails, take))?;
+    let started = watch.spawn(move || fabric.run(rails, take));
+    started.map_err(&failed)?;
     runtime.block_on(async {
         tokio::select! {
             () = signals.end() => {}

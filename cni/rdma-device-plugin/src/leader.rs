@@ -224,9 +224,5 @@ fn serve(
         sysfs: arguments.sysfs.clone(),
     };
     let address = arguments.metrics_address;
-    let figures = context.metrics.clone();
-    async move {
-        let _server = metrics::serve_when_free(address, figures, sources, ADDRESS_AGAIN).await;
-        std::future::pending().await
-    }
+    metrics::serve_when_free(address, context.metrics.clone(), sources, ADDRESS_AGAIN)
 }

@@ -70,7 +70,7 @@ pub use collect::{Sources, View};
 pub use fabric::Fabric;
 pub(crate) use fabric::patience;
 pub(crate) use holders::held;
-pub use server::{ListenError, Server, serve, serve_fabric, serve_probes, serve_when_free};
+pub use server::{serve, serve_fabric, serve_probes, serve_when_free};
 
 use crate::history::History;
 use prometheus_client::{

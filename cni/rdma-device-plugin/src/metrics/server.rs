@@ -8,6 +8,7 @@ use crate::{
     kubelet::socket::{BoundSocket, bind},
     probes::{Probes, Stage},
 };
+use anyhow::anyhow;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -44,29 +45,16 @@ const CONNECTION: Duration = Duration::from_secs(10);
 /// Delay after a failed accept, for example because no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Running HTTP server. Dropping this value stops the server.
-#[derive(Debug)]
-pub struct Server {
+/// Answers `/`, `/metrics`, `/healthz` and `/readyz` on `address`, until the returned future is dropped. Also returns
+/// the address with the port.
+///
+/// # Errors
+/// The address cannot be bound.
+pub async fn serve(
     address: SocketAddr,
-    task: AbortHandle,
-}
-
-impl Server {
-    /// Returns the address on which the server listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// Answers `/`, `/metrics`, `/healthz` and `/readyz` on `address`. Must be called within a tokio runtime. Returns an
-/// error if the address cannot be bound.
-pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> io::Result<Server> {
+    metrics: Metrics,
+    sources: Sources,
+) -> io::Result<(SocketAddr, impl Future<Output = ()> + Send + use<>)> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     let view = sources.view.clone();
@@ -75,9 +63,8 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
         probes: Probes::new(metrics.clone(), &sources.kubelet_dir, stage),
         figures: Some(Box::new((metrics, Collector::new(sources)))),
     };
-    let task = tokio::spawn(accept(Listener::Address(listener), site)).abort_handle();
     log::info!("metrics are at http://{address}/metrics");
-    Ok(Server { address, task })
+    Ok((address, accept(Listener::Address(listener), site)))
 }
 
 /// Answers `/healthz` and `/readyz` at a socket, until the future is dropped. Replaces an existing socket.
@@ -95,15 +82,6 @@ pub fn serve_probes(
     Ok(accept(Listener::at(socket)?, site))
 }
 
-/// Reason why [`serve_fabric`] cannot listen.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen at {place}: {source}; {flag} selects another")]
-pub struct ListenError {
-    place: String,
-    flag: &'static str,
-    source: io::Error,
-}
-
 /// Answers the fabric watch's `/metrics`, `/healthz` and `/readyz` on `address` and at `socket`, until the future is
 /// dropped.
 ///
@@ -113,20 +91,16 @@ pub async fn serve_fabric(
     address: SocketAddr,
     socket: Option<&Path>,
     fabric: Fabric,
-) -> Result<impl Future<Output = ()> + Send + use<>, ListenError> {
+) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
     let listen = |path: &Path| {
-        Listener::at(path).map_err(|source| ListenError {
-            place: path.display().to_string(),
-            flag: "--probe-socket",
-            source,
+        let place = path.display();
+        Listener::at(path).map_err(|error| {
+            anyhow!("cannot listen at {place}: {error}; --probe-socket selects another")
         })
     };
     let socket = socket.map(listen).transpose()?;
-    let failed = |source| ListenError {
-        place: address.to_string(),
-        flag: "--metrics-address",
-        source,
-    };
+    let failed =
+        |error| anyhow!("cannot listen at {address}: {error}; --metrics-address selects another");
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     log::info!("metrics are at http://{address}/metrics");
@@ -139,18 +113,18 @@ pub async fn serve_fabric(
     })
 }
 
-/// Starts the server as soon as the address can be bound. Retries at the interval `again`, and logs only the first
+/// Serves like [`serve`] as soon as the address can be bound. Retries at the interval `again`, and logs only the first
 /// failure.
 pub async fn serve_when_free(
     address: SocketAddr,
     metrics: Metrics,
     sources: Sources,
     again: Duration,
-) -> Server {
+) {
     let mut is_logged = false;
     loop {
         match serve(address, metrics.clone(), sources.clone()).await {
-            Ok(server) => return server,
+            Ok((_, serving)) => return serving.await,
             Err(error) if !is_logged => log::error!(
                 "no metrics: cannot listen at {address}: {error}; trying again every {again:?} \
                  (--metrics-address selects another)"

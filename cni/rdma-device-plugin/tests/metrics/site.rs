@@ -8,15 +8,15 @@ use kubelet_api::pod_resources::v1::{
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
 use offer::{Environment, Gone, Offer, OfferedDevice, OfferedId};
-use rdma_device_plugin::metrics::{self, Metrics, Server, Sources, View};
+use rdma_device_plugin::metrics::{self, Metrics, Sources, View};
 use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use rdma_resources::Sharing;
 use serde_json::json;
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, UnixListener},
-    task::AbortHandle,
+    task::{AbortHandle, JoinSet},
 };
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, async_trait, transport};
@@ -161,7 +161,13 @@ impl Site {
         };
         let address = "127.0.0.1:0".parse().expect("an address");
         let server = metrics::serve(address, self.metrics.clone(), sources).await;
-        Client(server.expect("a server"))
+        let (address, serving) = server.expect("a server");
+        let mut server = JoinSet::new();
+        server.spawn(serving);
+        Client {
+            address,
+            _server: server,
+        }
     }
 
     /// Returns the number of this process' threads with the name `name`.
@@ -173,15 +179,18 @@ impl Site {
 }
 
 /// A running server, with functions that send requests to it.
-pub(crate) struct Client(Server);
+pub(crate) struct Client {
+    address: SocketAddr,
+    _server: JoinSet<()>,
+}
 
 impl Client {
     pub(crate) fn port(&self) -> u16 {
-        self.0.address().port()
+        self.address.port()
     }
 
     pub(crate) async fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.0.address()).await;
+        let stream = TcpStream::connect(self.address).await;
         stream.expect("connected")
     }
 
