@@ -358,35 +358,9 @@ impl Task {
             answer = register(&path, &self.resource, &endpoint) => answer,
             () = other(&mut self.directories, &path, kubelet) => return,
         };
-        match answer {
-            Ok(()) => {
-                self.info("registered with kubelet".into());
-                self.context
-                    .metrics
-                    .registered(self.resource.as_str(), true);
-                let at = Instant::now();
-                let detached = self.detach(streams, requests).await;
-                self.registered = Some(Registered {
-                    kubelet,
-                    at,
-                    streams,
-                    detached,
-                });
-                self.context.metrics.settled(self.resource.as_str());
-            }
-            Err(RegisterError::Known) if self.count.borrow().open > 0 => {
-                self.info("kubelet has already registered it".into());
-                self.context
-                    .metrics
-                    .registered(self.resource.as_str(), true);
-                self.registered = Some(Registered {
-                    kubelet,
-                    at: Instant::now(),
-                    streams: streams.saturating_sub(1),
-                    detached: false,
-                });
-                self.context.metrics.settled(self.resource.as_str());
-            }
+        let is_known = match answer {
+            Ok(()) => false,
+            Err(RegisterError::Known) if self.count.borrow().open > 0 => true,
             Err(error) => {
                 self.failures += 1;
                 self.warn(format!(
@@ -395,9 +369,23 @@ impl Task {
                 self.context
                     .metrics
                     .registered(self.resource.as_str(), false);
-                self.pause(Some(back_off(self.failures))).await;
+                return self.pause(Some(back_off(self.failures))).await;
             }
-        }
+        };
+        let line = match is_known {
+            true => "kubelet has already registered it",
+            false => "registered with kubelet",
+        };
+        self.info(line.into());
+        let metrics = self.context.metrics.clone();
+        metrics.registered(self.resource.as_str(), true);
+        self.registered = Some(Registered {
+            kubelet,
+            at: Instant::now(),
+            streams: streams.saturating_sub(u64::from(is_known)),
+            detached: !is_known && self.detach(streams, requests).await,
+        });
+        metrics.settled(self.resource.as_str());
     }
 
     /// Waits for a change of kubelet's directory, at most for `limit`. `None`: without a limit.
