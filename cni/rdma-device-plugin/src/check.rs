@@ -18,7 +18,6 @@ use node_state::{
 use offer::{PreviousOffers, offers, table};
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
-use tokio::sync::watch;
 
 /// Prints the table of devices, remarks, the status of the chain, and the table of eRDMA NICs.
 ///
@@ -43,9 +42,8 @@ async fn report(arguments: &Arguments) -> Result<String> {
         .with_records(&arguments.state_dir);
     let inventory = hardware.observe()?;
     // determine health as the daemon does at its start, except for the verdicts of the fabric watch
-    let reporters = watch::Sender::new(parsed.conf.reporters.clone());
-    let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir)
-        .with_reporters(reporters.subscribe());
+    let mut health =
+        health::Watch::still(&arguments.sysfs, &arguments.state_dir).with_conf(&parsed.conf);
     let unhealthy = health.unhealthy(&inventory);
     let previous = PreviousOffers::read(&arguments.state_dir);
     let (found, unknown) = discovery(&parsed.conf.erdma, &inventory, &arguments.state_dir).await;

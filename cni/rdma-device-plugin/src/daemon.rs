@@ -25,7 +25,7 @@ use crate::{
 };
 use ::lldp::Switches;
 use anyhow::{Result, anyhow};
-use daemon_conf::{Conf, ErrorThreshold, ResourceName};
+use daemon_conf::{Conf, ResourceName};
 use node_state::{
     erdma::{Report, Side, discover, reconciler::AnyLoader},
     hardware::Hardware,
@@ -98,9 +98,6 @@ pub struct Daemon {
     chain: watch::Sender<ChainStatus>,
     /// Devices that were unhealthy at the last observation.
     unhealthy: Unhealthy,
-    errors: watch::Sender<Vec<ErrorThreshold>>,
-    /// Names of devlink's health reporters that affect the health of devices.
-    reporters: watch::Sender<Vec<String>>,
     erdma: Arc<Report>,
     /// Latest switch of each NIC, from LLDP.
     switches: Arc<Switches>,
@@ -245,8 +242,7 @@ impl Daemon {
         let unreachable = watch::Sender::new(unreachable);
         let mut watch = watch
             .with_unreachable(unreachable.subscribe().into())
-            .with_errors(self.errors.subscribe())
-            .with_reporters(self.reporters.subscribe())
+            .following(node.clone())
             .observing_on(self.context.observe.clone());
         log_remarks(&remarks);
         let now = watch.unhealthy(inventory);
@@ -360,8 +356,6 @@ impl Daemon {
         remarks.extend(self.erdma.sentences());
         let sysfs = &self.arguments.sysfs;
         remarks.extend(health::unknown_counters(sysfs, &conf.errors, &inventory));
-        send_if_other(&self.errors, &conf.errors);
-        send_if_other(&self.reporters, &conf.reporters);
         let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
         let lacking = ipv6_prerequisite::lacking(parents).await;
         remarks.extend(ipv6_prerequisite::remark(&lacking));
@@ -423,14 +417,6 @@ impl Daemon {
 async fn stop(plugins: impl Iterator<Item = Plugin>, why: End) {
     let mut ending: JoinSet<()> = plugins.map(|plugin| plugin.stop(why)).collect();
     while ending.join_next().await.is_some() {}
-}
-
-fn send_if_other<T: Clone + PartialEq>(sender: &watch::Sender<T>, value: &T) {
-    sender.send_if_modified(|last| {
-        let is_other = last != value;
-        last.clone_from(value);
-        is_other
-    });
 }
 
 fn log_remarks<'a>(remarks: impl IntoIterator<Item = &'a String>) {

@@ -12,13 +12,11 @@ use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 #[derive(Debug)]
 pub(super) struct Errors {
     sysfs: PathBuf,
-    /// Thresholds of the configuration. `None`: the thresholds no longer change.
-    thresholds: Option<watch::Receiver<Vec<ErrorThreshold>>>,
     devices: Devices,
     rates: ErrorRates,
     reading: Option<oneshot::Receiver<Readings>>,
@@ -29,18 +27,15 @@ impl Errors {
     pub(super) fn none(sysfs: &Path) -> Self {
         Self {
             sysfs: sysfs.to_owned(),
-            thresholds: None,
             devices: Devices::new(),
             rates: ErrorRates::default(),
             reading: None,
         }
     }
 
-    /// Applies the thresholds that `thresholds` contains now, and later their changes.
-    pub(super) fn follow(&mut self, mut thresholds: watch::Receiver<Vec<ErrorThreshold>>) {
-        let present = thresholds.borrow_and_update().clone();
-        self.rates.go_by(present, Instant::now());
-        self.thresholds = Some(thresholds);
+    /// Replaces the thresholds. Returns true if this ends a device's fault.
+    pub(super) fn go_by(&mut self, thresholds: &[ErrorThreshold]) -> bool {
+        self.rates.go_by(thresholds.to_vec(), Instant::now())
     }
 
     pub(super) fn rates(&self) -> &ErrorRates {
@@ -54,18 +49,13 @@ impl Errors {
             .keep(|address| functions.iter().any(|it| it.device.address == *address));
     }
 
-    /// Waits until error counters or new thresholds change a device's health. The caller can cancel this call, and call
-    /// again without missing a change.
+    /// Waits until error counters change a device's health. The caller can cancel this call, and call again without
+    /// missing a change.
     pub(super) async fn changed(&mut self) {
         loop {
             let free = self.reading.is_none() && !self.devices.is_empty();
             let next = self.rates.next().filter(|_| free);
             tokio::select! {
-                thresholds = others(&mut self.thresholds) => {
-                    if self.rates.go_by(thresholds, Instant::now()) {
-                        return;
-                    }
-                }
                 readings = answered(&mut self.reading) => {
                     let is_news = readings
                         .is_some_and(|it| self.rates.take(it.at, &it.due, &it.values));
@@ -100,17 +90,6 @@ impl Errors {
             Err(error) => log::warn!("error counters cannot be read: {error}"),
         }
     }
-}
-
-/// Waits until `settings` change, and returns the new value. Waits forever if the sender is gone.
-pub(super) async fn others<T: Clone>(settings: &mut Option<watch::Receiver<T>>) -> T {
-    if let Some(receiver) = settings {
-        match receiver.changed().await {
-            Ok(()) => return receiver.borrow_and_update().clone(),
-            Err(_) => *settings = None,
-        }
-    }
-    std::future::pending().await
 }
 
 /// Waits for the reading in progress. Waits forever if no reading is in progress. Returns `None` if the reading's

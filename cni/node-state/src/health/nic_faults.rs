@@ -38,7 +38,7 @@ pub struct Reports {
 #[derive(Debug, Default)]
 pub(super) struct NicFaults {
     /// Names of the reporters that decide on health.
-    judges: Vec<String>,
+    pub(super) judges: Vec<String>,
     /// Reporters among `judges` that are in the state `error`.
     failed: Vec<Reporter>,
     pci: BTreeMap<DeviceAddress, PciLink>,

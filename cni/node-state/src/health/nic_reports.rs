@@ -2,7 +2,7 @@
 //! Schedules the readings of NICs' reports: devlink's health reporters, and AER's counters.
 
 use super::{
-    errors::{answered, others},
+    errors::answered,
     nic_faults::{NicFaults, Reports},
 };
 use crate::watch::until;
@@ -19,7 +19,7 @@ use std::{
     sync::mpsc,
     time::{Duration, Instant},
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// Shortest interval between two readings.
 const APART: Duration = Duration::from_secs(1);
@@ -32,8 +32,6 @@ pub(super) struct NicReports {
     sysfs: PathBuf,
     addresses: BTreeSet<DeviceAddress>,
     faults: NicFaults,
-    /// Names of the reporters that decide on health. `None`: the names no longer change.
-    judges: Option<watch::Receiver<Vec<String>>>,
     /// Time of the next reading. `None`: the next reading follows an event.
     due: Option<Instant>,
     last: Option<Instant>,
@@ -47,17 +45,19 @@ impl NicReports {
             sysfs: sysfs.to_owned(),
             addresses: BTreeSet::new(),
             faults: NicFaults::default(),
-            judges: None,
             due: None,
             last: None,
             reading: None,
         }
     }
 
-    /// Lets only the reporters that `judges` names decide on health, also after the names change.
-    pub(super) fn follow(&mut self, mut judges: watch::Receiver<Vec<String>>) {
-        self.faults.judge_by(judges.borrow_and_update().clone());
-        self.judges = Some(judges);
+    /// Lets only the reporters with the names `judges` decide on health. Requests a reading if the names differ from the
+    /// present ones. Returns true if a device's fault ends by this change.
+    pub(super) fn judge_by(&mut self, judges: &[String]) -> bool {
+        if self.last.is_some() && self.faults.judges != judges {
+            self.request();
+        }
+        self.faults.judge_by(judges.to_vec())
     }
 
     pub(super) fn faults(&self) -> &NicFaults {
@@ -98,19 +98,13 @@ impl NicReports {
         self.due.get_or_insert(at);
     }
 
-    /// Waits until reports, new names or the end of a fault change a device's health. The caller can cancel this call,
-    /// and call again without missing a change.
+    /// Waits until reports or the end of a fault change a device's health. The caller can cancel this call, and call
+    /// again without missing a change.
     pub(super) async fn changed(&mut self) {
         loop {
             let next = self.due.filter(|_| self.reading.is_none());
             let end = self.faults.end();
             tokio::select! {
-                judges = others(&mut self.judges) => {
-                    self.request();
-                    if self.faults.judge_by(judges) {
-                        return;
-                    }
-                }
                 reports = answered(&mut self.reading) => {
                     if self.faults.take(Instant::now(), reports.unwrap_or_default()) {
                         return;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RDMA devices that the node's fabric watch found unhealthy.
 
-use super::errors::others;
 use crate::{log_once::LogOnce, node::Node, watch::until};
 use rdma_netns::{Device, Inventory};
 use rdma_ping::fabric::Report;
@@ -39,6 +38,17 @@ impl Unreachable {
         let is_among = hcas.any(|it| devices.contains(&it.name));
         is_among.then(|| REASON.to_owned())
     }
+}
+
+/// Waits until `settings` change, and returns the new value. Waits forever if the sender is gone.
+pub(super) async fn others<T: Clone>(settings: &mut Option<watch::Receiver<T>>) -> T {
+    if let Some(receiver) = settings {
+        match receiver.changed().await {
+            Ok(()) => return receiver.borrow_and_update().clone(),
+            Err(_) => *settings = None,
+        }
+    }
+    std::future::pending().await
 }
 
 /// Returns the RDMA devices that are unhealthy according to the fabric watch's report. Returns none if the

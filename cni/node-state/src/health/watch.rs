@@ -10,11 +10,11 @@ use super::{
     ports,
     records::{self, listen, listen_to_networks},
     sources::{readable, register},
-    unreachable::Unreachable,
+    unreachable::{Unreachable, others},
 };
-use crate::watch::until;
+use crate::{node::Node, watch::until};
 use attachments::{Store, pods};
-use daemon_conf::ErrorThreshold;
+use daemon_conf::Conf;
 use inotify::Inotify;
 use offer::Unhealthy;
 use rdma_netns::{
@@ -58,6 +58,8 @@ pub struct Watch {
     inotify: Option<AsyncFd<Inotify>>,
     pods: Pods,
     health: Health,
+    /// Node whose configuration decides which errors affect health. `None`: the configuration no longer changes.
+    node: Option<watch::Receiver<Arc<Node>>>,
     errors: Errors,
     reports: NicReports,
     unreachable: Unreachable,
@@ -112,31 +114,36 @@ impl Watch {
         Self::new(sysfs, state_dir, monitor.ok())
     }
 
-    /// Makes error counters affect health. `thresholds` has the present thresholds and their later changes.
-    pub fn with_errors(mut self, thresholds: watch::Receiver<Vec<ErrorThreshold>>) -> Self {
-        self.errors.follow(thresholds);
+    /// Makes error counters and devlink's health reporters affect health as `conf` requires.
+    pub fn with_conf(mut self, conf: &Conf) -> Self {
+        self.go_by(conf);
         self
     }
 
-    /// Makes devlink's health reporters affect health. `names` has the names of these reporters, and their later
-    /// changes.
-    pub fn with_reporters(mut self, names: watch::Receiver<Vec<String>>) -> Self {
-        self.reports.follow(names);
-        self
+    /// Makes error counters and devlink's health reporters affect health as the configuration of `node` requires, also
+    /// after the configuration changes.
+    pub fn following(mut self, mut node: watch::Receiver<Arc<Node>>) -> Self {
+        let conf = node.borrow_and_update().conf.clone();
+        self.node = Some(node);
+        self.with_conf(&conf)
     }
 
     /// Makes the verdicts of the fabric watch affect health.
-    pub fn with_unreachable(self, unreachable: Unreachable) -> Self {
-        Self {
-            unreachable,
-            ..self
-        }
+    pub fn with_unreachable(mut self, unreachable: Unreachable) -> Self {
+        self.unreachable = unreachable;
+        self
     }
 
     /// Observes after each notification of `requests`, as soon as `APART` has passed.
     pub fn observing_on(mut self, requests: Arc<Notify>) -> Self {
         self.requests = requests;
         self
+    }
+
+    /// Applies `conf`. Returns true if this ends a device's fault.
+    fn go_by(&mut self, conf: &Conf) -> bool {
+        let ends = self.errors.go_by(&conf.errors);
+        self.reports.judge_by(&conf.reporters) || ends
     }
 
     fn new(sysfs: &Path, state_dir: &Path, monitor: Option<AsyncFd<Monitor>>) -> Self {
@@ -150,6 +157,7 @@ impl Watch {
             inotify: None,
             pods: Pods::default(),
             health: Health::default(),
+            node: None,
             errors: Errors::none(sysfs),
             reports: NicReports::new(sysfs),
             unreachable: Unreachable::default(),
@@ -183,6 +191,9 @@ impl Watch {
                 }
                 readable = readable(self.monitor.as_mut()) => self.hear(readable),
                 readable = readable(self.inotify.as_mut()) => self.hear_of_records(readable),
+                node = others(&mut self.node) => if self.go_by(&node.conf) {
+                    self.due = Some(Instant::now());
+                },
                 () = self.errors.changed() => self.due = Some(Instant::now()),
                 () = self.reports.changed() => self.due = Some(Instant::now()),
                 () = self.unreachable.changed() => self.due = Some(Instant::now()),

@@ -69,8 +69,6 @@ impl Daemon {
             watchers.spawn(serving.map_err(cannot("listen at --probe-socket"))?);
         }
         let inventory = Arc::new(hardware.observe_blocking().await?);
-        let errors = watch::Sender::new(parsed.conf.errors.clone());
-        let reporters = watch::Sender::new(parsed.conf.reporters.clone());
         let switches = Arc::new(switches(&arguments.state_dir, &parsed.conf));
         let (node, receiver) = watch::channel(Arc::new(Node {
             conf: Arc::new(parsed.conf),
@@ -147,8 +145,6 @@ impl Daemon {
             chain,
             arguments,
             unhealthy: Unhealthy::default(),
-            errors,
-            reporters,
             erdma,
             switches,
             remarks: vec![],
