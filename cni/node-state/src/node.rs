@@ -12,7 +12,7 @@ use std::{
 };
 
 /// State of the node at one time. Tasks receive the latest state by a `tokio::sync::watch::Receiver<Arc<Node>>`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Node {
     /// Configuration.
     pub conf: Arc<Conf>,

@@ -23,7 +23,7 @@ use anyhow::Result;
 use daemon_conf::Conf;
 use node_state::{
     config_file,
-    erdma::{Report, Side, reconciler},
+    erdma::{Report, reconciler},
     hardware::Hardware,
     log_once::LogOnce,
     node::Node,
@@ -73,12 +73,8 @@ impl Daemon {
         let (node, receiver) = watch::channel(Arc::new(Node {
             conf: Arc::new(parsed.conf),
             inventory,
-            unhealthy: Unhealthy::default(),
-            offers: vec![],
-            manager: None,
-            gone: BTreeMap::new(),
-            erdma: Side::default(),
             switches: switches.clone(),
+            ..Node::default()
         }));
         let (changes, directories) = watch::channel(0);
         let kubelet = vec![arguments.device_plugins()];

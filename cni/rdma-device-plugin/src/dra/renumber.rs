@@ -95,7 +95,6 @@ pub(super) mod tests {
     use super::*;
     use daemon_conf::Conf;
     use integration::{Machine, machine::Nic};
-    use node_state::erdma::Side;
     use rdma_resources::CharNode;
     use serde_json::json;
     use std::{fs, path::Path, time::Instant};
@@ -110,20 +109,13 @@ pub(super) mod tests {
     };
 
     pub(in crate::dra) fn node() -> Arc<Node> {
-        let inventory = serde_json::from_value(json!({"functions": []})).expect("an inventory");
         Arc::new(Node {
             conf: Arc::new(
                 Conf::parse("mode: hca", Path::new("f"))
                     .expect("a configuration")
                     .conf,
             ),
-            inventory: Arc::new(inventory),
-            unhealthy: Default::default(),
-            offers: vec![],
-            manager: None,
-            gone: Default::default(),
-            erdma: Side::default(),
-            switches: Default::default(),
+            ..Node::default()
         })
     }
 

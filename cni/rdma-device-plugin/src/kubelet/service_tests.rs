@@ -6,11 +6,11 @@ use crate::{
     chain::ChainStatus, kubelet::streams::End, metrics::Metrics, peers::Role, refused::Verdicts,
 };
 use daemon_conf::Conf;
-use node_state::{erdma::Side, hardware::Hardware, node::Signal};
+use node_state::{hardware::Hardware, node::Signal};
 use offer::{PreviousOffers, Unhealthy, offers};
 use rdma_resources::{Containers, Grants};
 use serde_json::json;
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 use tokio::sync::{Notify, mpsc, watch};
 
 /// The signals in the full queue cause no observation.
@@ -34,10 +34,7 @@ async fn allocate_requests_an_observation_although_the_queue_is_full() {
         inventory: Arc::new(inventory),
         unhealthy,
         offers,
-        manager: None,
-        gone: BTreeMap::new(),
-        erdma: Side::default(),
-        switches: Arc::default(),
+        ..Node::default()
     };
     let (signals, _queue) = mpsc::channel(1);
     signals.try_send(Signal::Configuration).expect("room");

@@ -2,7 +2,6 @@
 
 use super::*;
 use daemon_conf::Conf;
-use node_state::erdma::Side;
 use offer::{PreviousOffers, Unhealthy, offers};
 use rdma_netns::Inventory;
 use std::{path::Path, sync::Arc};
@@ -45,10 +44,8 @@ fn node(require: &Value, before: &[&str], now: &[&str], unhealthy: &[(&str, &str
         inventory: Arc::new(inventory),
         unhealthy,
         offers,
-        manager: None,
         gone: [("rdma/hca".to_owned(), gone)].into(),
-        erdma: Side::default(),
-        switches: Default::default(),
+        ..Node::default()
     }
 }
 

@@ -131,13 +131,11 @@ fn node_of(hardware: &Hardware, conf: &Arc<Conf>, report: Report) -> Arc<Node> {
         inventory: Arc::new(inventory),
         unhealthy,
         offers,
-        manager: None,
-        gone: Default::default(),
         erdma: Side {
             discovery,
             report: Arc::new(report),
         },
-        switches: Default::default(),
+        ..Node::default()
     })
 }
 
