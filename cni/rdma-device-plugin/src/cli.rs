@@ -322,6 +322,25 @@ impl Arguments {
 }
 
 #[cfg(test)]
+impl Arguments {
+    /// Returns the arguments of a daemon whose directories are below `root`.
+    pub(crate) fn below(root: &std::path::Path) -> Self {
+        let directories = [
+            ("--kubelet-dir", "kubelet"),
+            ("--cdi-dir", "cdi"),
+            ("--state-dir", "state"),
+            ("--sysfs", "sys"),
+            ("--dev", "dev"),
+            ("--cni-cache-dir", "results"),
+            ("--service-account-dir", "account"),
+            ("--config", "none"),
+        ];
+        let line = directories.map(|(flag, below)| [flag.into(), root.join(below)]);
+        Self::parse_from([vec![PathBuf::new()], line.concat()].concat())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

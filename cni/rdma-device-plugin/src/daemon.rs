@@ -12,7 +12,6 @@ mod start;
 use crate::{
     cannot,
     chain::ChainStatus,
-    cli::Arguments,
     dra,
     kubelet::{Plugin, PluginContext, streams::End},
     leader::{Event, Leader},
@@ -72,7 +71,6 @@ const DRA_CHANGED: &str =
 
 /// A running daemon.
 pub struct Daemon {
-    arguments: Arguments,
     hardware: Hardware,
     metrics: Metrics,
     context: Arc<PluginContext>,
@@ -119,10 +117,10 @@ impl Daemon {
     /// A task of the daemon has ended, or the sockets for claims cannot be made.
     pub async fn run(mut self, mut signals: Signals) -> Result<()> {
         let conf = self.node.borrow().conf.clone();
-        log_remarks(&privilege::missing(&self.arguments, &conf));
+        log_remarks(&privilege::missing(&self.context.arguments, &conf));
         let first = self.node.borrow().clone();
         self.unhealthy = self.follow_health(&first.inventory);
-        self.leader.campaign(&self.arguments.state_dir);
+        self.leader.campaign(&self.context.arguments.state_dir);
         if !self.role.borrow().is_alone {
             log::info!("another daemon runs on this node; this one takes over");
         }
@@ -134,12 +132,12 @@ impl Daemon {
         let neighbours = lldp::follow(self.node.subscribe(), self.context.signals.clone());
         self.watchers.spawn(neighbours);
         let containers = LimitedContainers::new(
-            &self.arguments.state_dir,
-            &self.arguments.sysfs.join("fs/cgroup"),
+            &self.context.arguments.state_dir,
+            &self.context.arguments.sysfs.join("fs/cgroup"),
         );
         let limits = limits::keep(containers, self.node.subscribe());
         self.watchers.spawn(limits);
-        let claims = dra::serve(&self.arguments, &self.context, self.presence.as_deref());
+        let claims = dra::serve(&self.context, self.presence.as_deref());
         if let Some(serving) = claims.map_err(cannot("listen for kubelet's claims"))? {
             self.watchers.spawn(serving);
         }
@@ -154,7 +152,7 @@ impl Daemon {
                 received = signals.next() => match received {
                     Received::End => break Ok(()),
                     Received::Reload => {
-                        match &self.arguments.config {
+                        match &self.context.arguments.config {
                             Some(file) => log::info!("SIGHUP: reading {file:?} again"),
                             None => log::info!("SIGHUP: observing the devices again"),
                         }
@@ -205,20 +203,15 @@ impl Daemon {
     }
 
     fn lead(&mut self) {
-        self.leader.lead(
-            &self.arguments,
-            &self.node,
-            &self.chain,
-            &self.context,
-            self.loader.clone(),
-        );
+        self.leader
+            .lead(&self.node, &self.chain, &self.context, self.loader.clone());
     }
 
     /// Campaigns for leadership, or gives it up, after another daemon started or ended.
     async fn change_role(&mut self) {
         let role = *self.role.borrow_and_update();
         match role.leads {
-            true => self.leader.campaign(&self.arguments.state_dir),
+            true => self.leader.campaign(&self.context.arguments.state_dir),
             false if self.leader.is_up() => {
                 log::info!(
                     "a newer daemon runs on this node and takes over; this one leads again if the newer one ends"
@@ -232,9 +225,11 @@ impl Daemon {
     /// Returns the devices that are unhealthy now. Starts the tasks that send a signal after later changes of hardware
     /// or health.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
-        let (watch, remarks) =
-            health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
-        let state_dir: Arc<Path> = self.arguments.state_dir.as_path().into();
+        let (watch, remarks) = health::Watch::open(
+            &self.context.arguments.sysfs,
+            &self.context.arguments.state_dir,
+        );
+        let state_dir: Arc<Path> = self.context.arguments.state_dir.as_path().into();
         let node = self.node.subscribe();
         let is_on = node.borrow().conf.fabric;
         // read the last verdicts of the fabric watch, so that the first list for kubelet includes them
@@ -292,7 +287,7 @@ impl Daemon {
     /// Returns the configuration of the changed file with the present `chain` and `dra`. Returns `present` if the file
     /// has an error or the configuration is the same.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
-        let parsed = self.arguments.conf().map(|mut parsed| {
+        let parsed = self.context.arguments.conf().map(|mut parsed| {
             // keep the present chain until the daemon restarts: a wrong chain would otherwise be written to the CNI
             // lists of all nodes at once
             let other = std::mem::replace(&mut parsed.conf.chain, present.chain.clone());
@@ -316,8 +311,8 @@ impl Daemon {
             Ok(parsed) => {
                 log::info!("the new configuration takes effect");
                 log_remarks(&parsed.remarks);
-                let before = privilege::missing(&self.arguments, &present);
-                let missing = privilege::missing(&self.arguments, &parsed.conf);
+                let before = privilege::missing(&self.context.arguments, &present);
+                let missing = privilege::missing(&self.context.arguments, &parsed.conf);
                 log_remarks(missing.iter().filter(|it| !before.contains(it)));
                 self.refused.ends();
                 self.metrics.reloaded(true);
@@ -354,7 +349,7 @@ impl Daemon {
         let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.previous);
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
-        let sysfs = &self.arguments.sysfs;
+        let sysfs = &self.context.arguments.sysfs;
         remarks.extend(health::unknown_counters(sysfs, &conf.errors, &inventory));
         let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
         let lacking = ipv6_prerequisite::lacking(parents).await;

@@ -5,7 +5,6 @@
 
 use crate::{
     chain::{self, ChainStatus},
-    cli::Arguments,
     dra::{publisher::Publisher, reporter::Reporter},
     kubelet::PluginContext,
     metrics::{self, Sources, View},
@@ -107,12 +106,12 @@ impl Leader {
     /// Starts the leader's tasks.
     pub fn lead(
         &mut self,
-        arguments: &Arguments,
         node: &watch::Sender<Arc<Node>>,
         chain: &watch::Sender<ChainStatus>,
         context: &PluginContext,
         loader: AnyLoader,
     ) {
+        let arguments = &context.arguments;
         let own = watch::Sender::new(node.borrow().clone());
         let mut reconcilers = JoinSet::new();
         let nics = reconciler::Reconciler::new(ReconcilerContext {
@@ -157,12 +156,7 @@ impl Leader {
             reconcilers.spawn(RailEvents::new(own.subscribe(), account(), paths).run());
         }
         let mut server = JoinSet::new();
-        server.spawn(serve(
-            arguments,
-            node.subscribe(),
-            chain.subscribe(),
-            context,
-        ));
+        server.spawn(serve(node.subscribe(), chain.subscribe(), context));
         self.tasks = Some(LeaderTasks {
             node: own,
             reconcilers,
@@ -208,11 +202,11 @@ impl Leader {
 /// Serves HTTP requests at the metrics address. Retries if the address cannot be bound. A failure does not end the
 /// daemon, because pods need the daemon and not its metrics.
 fn serve(
-    arguments: &Arguments,
     node: watch::Receiver<Arc<Node>>,
     chain: watch::Receiver<ChainStatus>,
     context: &PluginContext,
 ) -> impl Future<Output = ()> + Send + 'static {
+    let arguments = &context.arguments;
     let sources = Sources {
         view: Arc::new(move || View {
             chain: chain.borrow().clone(),

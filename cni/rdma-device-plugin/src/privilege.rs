@@ -232,9 +232,7 @@ fn host_namespace(sysfs: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
     use ::erdma::conf::DriverMode;
-    use clap::Parser;
     use serde_json::json;
-    use std::ffi::OsString;
 
     /// A node with all required directories.
     struct Node {
@@ -268,23 +266,12 @@ mod tests {
             let mut record = Record::default();
             record.bin_dir = Some(at("bin"));
             record.write(&at("state")).expect("written");
-            let directories = [
-                ("--kubelet-dir", "kubelet"),
-                ("--cdi-dir", "cdi"),
-                ("--state-dir", "state"),
-                ("--sysfs", "sys"),
-                ("--dev", "dev"),
-                ("--cni-cache-dir", "results"),
-                ("--config", "none"),
-            ];
-            let directories = directories.map(|(flag, below)| [flag.into(), at(below).into()]);
-            let line = [[OsString::new()].to_vec(), directories.concat()].concat();
             let text = json!({"dra": {}, "chain": {"confDir": at("net.d")}, "resources": [
                 {"name": "rdma/hca", "kind": "shared"},
             ]});
             let conf = Conf::parse(&text.to_string(), Path::new("config.json"));
             Self {
-                arguments: Arguments::try_parse_from(line).expect("arguments"),
+                arguments: Arguments::below(root.path()),
                 conf: conf.expect("a configuration").conf,
                 root,
             }

@@ -99,11 +99,7 @@ impl Daemon {
         }
         let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
         let context = Arc::new(PluginContext {
-            device_plugins: arguments.device_plugins(),
-            pod_resources: arguments.pod_resources(),
             hardware: hardware.clone(),
-            state_dir: arguments.state_dir.clone(),
-            cni_cache: arguments.cni_cache_dir.clone(),
             name,
             role: role.clone(),
             grants: Grants::new(&arguments.state_dir),
@@ -115,12 +111,15 @@ impl Daemon {
             chain: chain.subscribe(),
             verdicts,
             metrics: metrics.clone(),
+            arguments,
         });
-        let publisher = Publisher::new(&arguments, hardware.clone());
+        let arguments = &context.arguments;
+        let publisher = Publisher::new(arguments, hardware.clone());
         let erdma = Arc::new(Report {
             instance: instance::kept(&arguments.state_dir),
             ..Report::default()
         });
+        let previous = PreviousOffers::read(&arguments.state_dir);
         let loads = reconciler::is_the_kernels(&arguments.sysfs);
         Ok(Self {
             hardware,
@@ -137,9 +136,8 @@ impl Daemon {
             role,
             progress,
             leader: Leader::default(),
-            previous: PreviousOffers::read(&arguments.state_dir),
+            previous,
             chain,
-            arguments,
             unhealthy: Unhealthy::default(),
             erdma,
             switches,

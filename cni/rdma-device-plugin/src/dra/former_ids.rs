@@ -12,16 +12,11 @@
 
 use crate::kubelet::PluginContext;
 use kubelet_api::pod_resources::{self, AskError, v1::PodResources};
-use node_state::node::Node;
 use std::{
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{
-    sync::{Notify, watch},
-    time::sleep,
-};
+use tokio::{sync::Notify, time::sleep};
 
 /// Time limit for kubelet's answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -34,27 +29,16 @@ const PAUSE: Duration = Duration::from_secs(10);
 const START: Duration = Duration::from_secs(60);
 
 /// Makes kubelet drop the ids of ended pods.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FormerIds {
-    pod_resources: PathBuf,
-    node: watch::Receiver<Arc<Node>>,
+    context: Arc<PluginContext>,
     registered: Arc<Notify>,
 }
 
 impl FormerIds {
-    pub(super) fn new(context: &PluginContext) -> Self {
+    pub(super) fn new(context: &Arc<PluginContext>) -> Self {
         Self {
-            pod_resources: context.pod_resources.clone(),
-            node: context.node.clone(),
-            registered: Arc::default(),
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(pod_resources: &std::path::Path, node: watch::Receiver<Arc<Node>>) -> Self {
-        Self {
-            pod_resources: pod_resources.to_owned(),
-            node,
+            context: context.clone(),
             registered: Arc::default(),
         }
     }
@@ -71,8 +55,9 @@ impl FormerIds {
     /// # Errors
     /// Kubelet is absent, or does not answer.
     pub(super) async fn drop_ended(&self) -> Result<bool, AskError> {
-        let pods = pod_resources::all(&self.pod_resources, LIMIT).await?;
-        let node = self.node.borrow();
+        let socket = self.context.arguments.pod_resources();
+        let pods = pod_resources::all(&socket, LIMIT).await?;
+        let node = self.context.node.borrow();
         let by_claims: Vec<_> = node.by_claims().map(|it| it.name.as_str()).collect();
         Ok(have_ids(&pods, &by_claims))
     }

@@ -3,25 +3,20 @@
 //! claim.
 
 use super::pool::Netdevs;
-use crate::api::Api;
+use crate::{api::Api, kubelet::PluginContext};
 use ::dra::{PoolDevice, pool};
 use kubelet_api::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,
     NodeWatchResourcesResponse,
     dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer},
 };
-use node_state::node::Node;
 use std::{
     convert::Infallible,
-    path::PathBuf,
     sync::Arc,
     task::{Context, Poll},
     time::{Duration, SystemTime},
 };
-use tokio::{
-    sync::{mpsc, watch},
-    time::timeout,
-};
+use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Response, Status,
@@ -35,13 +30,8 @@ use tonic::{
 const REPEATED: Duration = Duration::from_secs(10);
 
 /// Service that reports the health of a node's devices.
-#[derive(Clone, Debug)]
-pub struct Health {
-    /// Directory of the service account's token. The pool has the name of the token's node.
-    pub account: PathBuf,
-    /// Latest state of the node.
-    pub node: watch::Receiver<Arc<Node>>,
-}
+#[derive(Clone)]
+pub struct Health(pub Arc<PluginContext>);
 
 #[tonic::async_trait]
 impl DraResourceHealth for Health {
@@ -51,8 +41,10 @@ impl DraResourceHealth for Health {
         &self,
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
-        let api = Api::new(&self.account).map_err(|it| Status::unavailable(it.to_string()))?;
-        let mut node = self.node.clone();
+        // the pool has the name of the token's node
+        let api = Api::new(&self.0.arguments.service_account_dir);
+        let api = api.map_err(|it| Status::unavailable(it.to_string()))?;
+        let mut node = self.0.node.clone();
         let (reports, received) = mpsc::channel(1);
         tokio::spawn(async move {
             loop {
@@ -73,7 +65,7 @@ impl DraResourceHealth for Health {
 
 /// [`Health`] as the gRPC service `v1alpha1.DRAResourceHealth`, which kubelet up to 1.36 calls. Its messages are those
 /// of `v1` (`k8s.io/kubelet/pkg/apis/dra-health`).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HealthV1Alpha1(pub DraResourceHealthServer<Health>);
 
 impl NamedService for HealthV1Alpha1 {

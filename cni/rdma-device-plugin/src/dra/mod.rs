@@ -27,12 +27,11 @@ pub mod server;
 pub mod service;
 
 use crate::{
-    cli::Arguments,
     kubelet::{PluginContext, socket},
     peers::Presence,
 };
 use daemon_conf::dra::{DRIVER, Dra};
-use std::io;
+use std::{io, sync::Arc};
 
 /// Starts the DRA driver. Dropping the returned future ends it. Returns `None` if the configuration has no section
 /// `dra`. Removes the sockets of killed daemons, if `presence` is given.
@@ -40,38 +39,30 @@ use std::io;
 /// # Errors
 /// A socket cannot be made.
 pub fn serve(
-    arguments: &Arguments,
-    context: &PluginContext,
+    context: &Arc<PluginContext>,
     presence: Option<&Presence>,
 ) -> io::Result<Option<impl Future<Output = ()> + Send + use<>>> {
-    let node = context.node.clone();
-    let dra = node.borrow().conf.dra.clone();
+    let kubelet_dir = &context.arguments.kubelet_dir;
+    let dra = context.node.borrow().conf.dra.clone();
     let driver = dra.as_ref().map_or(DRIVER, |dra| &dra.driver);
     if let Some(presence) = presence {
-        for directory in server::directories(&arguments.kubelet_dir, driver) {
+        for directory in server::directories(kubelet_dir, driver) {
             socket::remove_stale(&directory, |owner| presence.runs(owner));
         }
     }
     let Some(Dra { driver, .. }) = dra else {
         return Ok(None);
     };
-    let paths = server::Paths::new(&arguments.kubelet_dir, &driver, &context.name);
-    let health = health::Health {
-        account: arguments.service_account_dir.clone(),
-        node: node.clone(),
-    };
-    let (hardware, state_dir) = (context.hardware.clone(), arguments.state_dir.clone());
-    let renumbered = renumber::follow(node.clone(), hardware, state_dir);
+    let paths = server::Paths::new(kubelet_dir, &driver, &context.name);
+    let health = health::Health(context.clone());
+    let state_dir = context.arguments.state_dir.clone();
+    let renumbered = renumber::follow(context.node.clone(), context.hardware.clone(), state_dir);
     let preparer = prepare::Preparer {
         driver,
-        account: arguments.service_account_dir.clone(),
-        state_dir: arguments.state_dir.clone(),
-        cdi_dir: arguments.cdi_dir.clone(),
-        node,
-        hardware: context.hardware.clone(),
+        context: context.clone(),
     };
     let former_ids = former_ids::FormerIds::new(context);
-    let service = service::Service::new(preparer, former_ids.clone(), context.metrics.clone());
+    let service = service::Service::new(preparer, former_ids.clone());
     let served = server::Served::start(&paths, service, health)?;
     Ok(Some(async move {
         tokio::select! {

@@ -2,7 +2,11 @@
 //! Prepares a claim: finds its devices, and records them before the daemon answers kubelet. Does not move the devices.
 
 use super::pool;
-use crate::{api::Api, chain::record, kubelet::chain_check};
+use crate::{
+    api::Api,
+    chain::record,
+    kubelet::{PluginContext, chain_check},
+};
 use ::dra::{
     Claim, ClaimName, Claims, Prepared, Record,
     claim::{AllocationResult, PodReference},
@@ -14,17 +18,12 @@ use ::dra::{
 use anyhow::{Error, Result, anyhow, bail};
 use kubernetes_api::{Method, RequestError};
 use network_conf::Mode;
-use node_state::{hardware::Hardware, node::Node};
+use node_state::node::Node;
 use offer::Offer;
 use rdma_netns::{Inventory, Kernel, Linux};
 use rdma_resources::{ContainerLimits, FileError, Sharing, grant::GrantedDevice};
 use serde_json::Value;
-use std::{
-    fmt::Display,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt::Display, path::Path, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout_at},
@@ -53,20 +52,11 @@ const ADMIN_WITHOUT_HOST_NETWORK: &str = "it requests adminAccess, and rdma-cni 
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Prepares claims.
-#[derive(Debug)]
 pub struct Preparer {
     /// Name of the DRA driver.
     pub driver: String,
-    /// Directory of the service account's token.
-    pub account: PathBuf,
-    /// State directory of `rdma-cni`.
-    pub state_dir: PathBuf,
-    /// Directory of the runtime's CDI specifications.
-    pub cdi_dir: PathBuf,
-    /// Latest state of the node.
-    pub node: watch::Receiver<Arc<Node>>,
-    /// Hardware of the node.
-    pub hardware: Hardware,
+    /// Command line, state and hardware of the daemon.
+    pub context: Arc<PluginContext>,
 }
 
 impl Preparer {
@@ -82,7 +72,8 @@ impl Preparer {
         }
         let failed =
             |error: RequestError| anyhow!("cannot read claim {claim} or its pods: {error}");
-        let api = Api::new(&self.account).map_err(|error| failed(error.into()))?;
+        let api = Api::new(&self.context.arguments.service_account_dir)
+            .map_err(|error| failed(error.into()))?;
         let ClaimName {
             namespace, name, ..
         } = claim;
@@ -121,7 +112,7 @@ impl Preparer {
             driver: self.driver.clone(),
             claim: claim.clone(),
             boot_id: boot_id(claim)?,
-            cdi_dir: self.cdi_dir.clone(),
+            cdi_dir: self.context.arguments.cdi_dir.clone(),
             pods: allocated.pods.into_iter().map(|pod| pod.uid).collect(),
             awaits_network,
             networks: Default::default(),
@@ -142,7 +133,7 @@ impl Preparer {
 
     pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<()> {
         check_uid(claim)?;
-        let (uid, cdi_dir) = (claim.uid.clone(), self.cdi_dir.clone());
+        let (uid, cdi_dir) = (claim.uid.clone(), self.context.arguments.cdi_dir.clone());
         let remove = move |claims: &Claims| claims.remove(&uid, &cdi_dir);
         match self.blocking(claim, remove).await? {
             Removed::Nothing => {}
@@ -159,11 +150,11 @@ impl Preparer {
     /// devices and the node was rebooted, the device numbers in the record are outdated. This function then waits until
     /// `end` for the present numbers.
     async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>> {
-        let mut node = self.node.clone();
+        let mut node = self.context.node.clone();
         loop {
             let (uid, boot_id) = (claim.uid.clone(), boot_id(claim)?);
             let seen = node.borrow_and_update().inventory.clone();
-            let hardware = self.hardware.clone();
+            let hardware = self.context.hardware.clone();
             let again = self.blocking(claim, move |claims| {
                 let Some(record) = claims.read(&uid)? else {
                     return Ok(Ok(None));
@@ -193,7 +184,7 @@ impl Preparer {
         claim: &ClaimName,
         work: impl FnOnce(&Claims) -> Result<T, FileError> + Send + 'static,
     ) -> Result<T> {
-        let claims = Claims::new(&self.state_dir);
+        let claims = Claims::new(&self.context.arguments.state_dir);
         let done = tokio::task::spawn_blocking(move || work(&claims)).await;
         let done = done.map_err(|error| unprepared(claim, error))?;
         done.map_err(|error| anyhow!("cannot access the record of claim {claim}: {error}"))
@@ -206,12 +197,17 @@ impl Preparer {
         allocated: &Claim,
         end: Instant,
     ) -> Result<(Vec<Prepared>, Vec<Request>)> {
-        let mut node = self.node.clone();
+        let mut node = self.context.node.clone();
         loop {
             let known = node.borrow_and_update().clone();
             // observe without reading ports: the firmware of a device that is not in this claim could delay the answer
-            let why = match self.hardware.presence_blocking().await {
-                Ok(inventory) => match prepared(allocated, &known, &inventory, &self.state_dir) {
+            let why = match self.context.hardware.presence_blocking().await {
+                Ok(inventory) => match prepared(
+                    allocated,
+                    &known,
+                    &inventory,
+                    &self.context.arguments.state_dir,
+                ) {
                     Ok(prepared) => return Ok(prepared),
                     Err(why) => why,
                 },
@@ -223,13 +219,13 @@ impl Preparer {
 
     /// Returns true if the node's chain attaches one of `devices` to a pod's network.
     async fn are_attached(&self, devices: &[Prepared]) -> bool {
-        let node = self.node.borrow().clone();
+        let node = self.context.node.borrow().clone();
         let chain = node.conf.chain.as_ref();
         let attaches = |it: &Prepared| chain.is_some_and(|chain| chain.attaches(&it.resource));
         if !devices.iter().any(attaches) {
             return false;
         }
-        let state_dir = self.state_dir.clone();
+        let state_dir = self.context.arguments.state_dir.clone();
         let chained = tokio::task::spawn_blocking(move || chain_check::is_chained(&state_dir));
         chained.await.unwrap_or(true)
     }

@@ -31,13 +31,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Returns a service. `preparer` prepares claims, `former_ids` makes kubelet drop ids, and `metrics` counts the
-    /// calls.
-    pub fn new(preparer: Preparer, former_ids: FormerIds, metrics: Metrics) -> Self {
+    /// Returns a service. `preparer` prepares claims, and `former_ids` makes kubelet drop ids.
+    pub fn new(preparer: Preparer, former_ids: FormerIds) -> Self {
         Self {
+            metrics: preparer.context.metrics.clone(),
             preparer: Arc::new(preparer),
             former_ids,
-            metrics,
         }
     }
 
@@ -204,26 +203,21 @@ mod tests {
         super::renumber::tests::{NIC, UID, claim, node},
         *,
     };
+    use crate::kubelet::PluginContext;
     use ::dra::Claims;
     use api::dra_plugin_server::DraPlugin as _;
     use integration::Machine;
-    use node_state::hardware::Hardware;
-    use std::{fs, path::PathBuf};
-    use tokio::sync::watch;
+    use std::fs;
 
     /// Returns the error in the driver's answer to Unprepare; empty: Unprepare succeeded.
     async fn unprepared(machine: &Machine) -> String {
-        let (_node, node) = watch::channel(node());
+        let context = Arc::new(PluginContext::below(&machine.path(""), node()));
+        let former_ids = FormerIds::new(&context);
         let preparer = Preparer {
             driver: "hca.rdma".to_owned(),
-            account: PathBuf::from("/nowhere"),
-            state_dir: machine.path("state"),
-            cdi_dir: machine.path("cdi"),
-            node: node.clone(),
-            hardware: Hardware::new(&machine.path("sys"), &machine.path("dev")),
+            context,
         };
-        let former_ids = FormerIds::of(&machine.path("kubelet.sock"), node);
-        let service = Service::new(preparer, former_ids, Metrics::new());
+        let service = Service::new(preparer, former_ids);
         let claim = Claim {
             namespace: "default".to_owned(),
             name: "a".to_owned(),

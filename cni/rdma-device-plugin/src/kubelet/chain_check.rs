@@ -46,7 +46,10 @@ pub(super) async fn check(
         return Ok(());
     };
     let pod = &holder.container.pod;
-    let (state_dir, cache) = (context.state_dir.clone(), context.cni_cache.clone());
+    let (state_dir, cache) = (
+        context.arguments.state_dir.clone(),
+        context.arguments.cni_cache_dir.clone(),
+    );
     let name = pod.clone();
     let granted = ids
         .iter()
@@ -86,7 +89,7 @@ pub(super) async fn check(
         Err(error) => {
             log::warn!(
                 "cannot determine whether {TYPE} set up the network of {pod}: {:?}: {error}",
-                context.cni_cache
+                context.arguments.cni_cache_dir
             );
             Ok(())
         }
@@ -109,7 +112,10 @@ async fn is_unread(context: &PluginContext, network: &str, pod: &PodName) -> boo
     if !placement::is_ours(&file) || of_file != network {
         return false;
     }
-    let (state_dir, cache) = (context.state_dir.clone(), context.cni_cache.clone());
+    let (state_dir, cache) = (
+        context.arguments.state_dir.clone(),
+        context.arguments.cni_cache_dir.clone(),
+    );
     let pod = pod.clone();
     let read = move || {
         let dir = Record::read(&state_dir).ok().flatten()?.conf_dir?;
@@ -128,7 +134,7 @@ fn without_directory(context: &PluginContext, network: &str) -> Option<(String, 
         "the runtime no longer calls the plugins in the directory of network {network}, or chain.placement is wrong: \
          only libcni 1.3 and later (containerd 2.1) call them"
     );
-    if let Err(error) = evidence::forget(&context.state_dir, network) {
+    if let Err(error) = evidence::forget(&context.arguments.state_dir, network) {
         log::warn!("network {network}: {error}; the daemon may use the network's directory again");
     }
     let node = context.node.borrow();

@@ -81,7 +81,10 @@ pub(super) async fn write(
     if !has_entry && !has_files {
         return Ok(());
     }
-    let (state_dir, containers) = (context.state_dir.clone(), context.containers.clone());
+    let (state_dir, containers) = (
+        context.arguments.state_dir.clone(),
+        context.containers.clone(),
+    );
     let (node, hardware) = (context.node.borrow().clone(), context.hardware.clone());
     let grants = context.grants.clone();
     let written = move || -> Result<(), String> {

@@ -13,7 +13,7 @@
 //! | `environment` | files with a container's rails, limits and variables for libraries |
 //! | [`streams`] | ListAndWatch streams of a resource |
 //! | [`plugin`] | task of a resource: socket, server, registration |
-//! | `plugin_context` | common context of all plugins |
+//! | `plugin_context` | common context of all plugins and the DRA driver |
 //! | [`register`] | one registration |
 //! | [`takeover`] | replacement of another daemon's plugin |
 //!

@@ -200,12 +200,12 @@ impl Task {
     }
 
     fn endpoint(&self) -> String {
-        let directory = &self.context.device_plugins;
-        socket::file_name(directory, self.resource.as_str(), &self.owner())
+        let directory = self.context.arguments.device_plugins();
+        socket::file_name(&directory, self.resource.as_str(), &self.owner())
     }
 
     fn kubelet(&self) -> PathBuf {
-        self.context.device_plugins.join("kubelet.sock")
+        self.context.arguments.device_plugins().join("kubelet.sock")
     }
 
     fn info(&mut self, line: String) {
@@ -246,7 +246,11 @@ impl Task {
             }
             None => {}
         }
-        let path = self.context.device_plugins.join(self.endpoint());
+        let path = self
+            .context
+            .arguments
+            .device_plugins()
+            .join(self.endpoint());
         match listen(&path, &self.connections) {
             Ok(socket) => {
                 self.socket = Some(socket);
@@ -255,7 +259,7 @@ impl Task {
             }
             Err(error) => {
                 self.socket = None;
-                let directory = &self.context.device_plugins;
+                let directory = self.context.arguments.device_plugins();
                 match error.kind() {
                     io::ErrorKind::NotFound => {
                         self.info(format!("waits for kubelet's directory {directory:?}"));

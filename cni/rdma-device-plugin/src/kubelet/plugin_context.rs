@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Context that all plugins of a node share.
+//! Context that all plugins of a node and the DRA driver share.
 
-use crate::{chain::ChainStatus, metrics::Metrics, peers::Role, refused::Verdicts};
+use crate::{chain::ChainStatus, cli::Arguments, metrics::Metrics, peers::Role, refused::Verdicts};
 use node_state::{
     hardware::Hardware,
     node::{Node, Signal},
 };
 use rdma_resources::{Containers, Grants};
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, watch};
 
-/// Paths, state and channels for plugins.
+/// Command line, state and channels of the daemon.
 pub struct PluginContext {
-    /// Directory of `kubelet.sock` and of the plugins' sockets.
-    pub device_plugins: PathBuf,
-    /// Kubelet's pod-resources socket.
-    pub pod_resources: PathBuf,
+    /// Command line of the daemon.
+    pub arguments: Arguments,
     /// Access to the node's hardware.
     pub hardware: Hardware,
-    /// State directory of `rdma-cni`.
-    pub state_dir: PathBuf,
-    /// Directory of libcni's cache of pods' networks.
-    pub cni_cache: PathBuf,
     /// Name of this daemon among the node's daemons.
     pub name: String,
     /// Role of this daemon among the node's daemons.
@@ -44,4 +38,27 @@ pub struct PluginContext {
     pub verdicts: Verdicts,
     /// Metrics.
     pub metrics: Metrics,
+}
+
+#[cfg(test)]
+impl PluginContext {
+    /// Returns the context of a daemon that is alone on `node`. Its directories are below `root`.
+    pub(crate) fn below(root: &std::path::Path, node: Arc<Node>) -> Self {
+        let arguments = Arguments::below(root);
+        Self {
+            hardware: Hardware::new(&arguments.sysfs, &arguments.dev),
+            name: "alone".to_owned(),
+            role: watch::channel(Role::ALONE).1,
+            grants: Grants::new(&arguments.state_dir),
+            containers: Containers::new(&arguments.cdi_dir, &arguments.state_dir),
+            node: watch::channel(node).1,
+            directories: watch::channel(0).1,
+            signals: mpsc::channel(1).0,
+            observe: Arc::default(),
+            chain: watch::channel(ChainStatus::default()).1,
+            verdicts: Verdicts::default(),
+            metrics: Metrics::new(),
+            arguments,
+        }
+    }
 }

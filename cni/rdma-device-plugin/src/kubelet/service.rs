@@ -118,7 +118,9 @@ impl Service {
     /// Records `grants` before kubelet gets the devices.
     async fn record(&self, mut grants: Vec<Grant>) -> Result<(), Status> {
         let store = self.context.grants.clone();
-        let state_dir = self.is_attached().then(|| self.context.state_dir.clone());
+        let state_dir = self
+            .is_attached()
+            .then(|| self.context.arguments.state_dir.clone());
         let written = tokio::task::spawn_blocking(move || {
             let chained = state_dir.is_some_and(|it| chain_check::is_chained(&it));
             grants.iter_mut().try_for_each(|grant| {
@@ -170,7 +172,7 @@ impl Service {
             }
         };
         let left = end.saturating_duration_since(Instant::now());
-        let pods = match pod_resources::all(&self.context.pod_resources, left).await {
+        let pods = match pod_resources::all(&self.context.arguments.pod_resources(), left).await {
             Ok(pods) => pods,
             Err(error) => {
                 log::debug!(
@@ -390,7 +392,7 @@ impl DevicePlugin for Service {
         let answer = answer.unwrap_or_else(|_| {
             Err(Status::deadline_exceeded(format!(
                 "no result within {ALLOCATE_TIMEOUT:?}: the disk of {:?}, or a device's driver, does not answer",
-                self.context.state_dir
+                self.context.arguments.state_dir
             )))
         });
         if let Err(status) = &answer {
@@ -410,7 +412,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         let ids = request.into_inner().devices_i_ds;
         let in_place = self.are_in_place(&ids).await;
-        let socket = self.context.pod_resources.clone();
+        let socket = self.context.arguments.pod_resources();
         let environment = self.environment();
         let holder = match in_place {
             Ok(Promised { network, .. }) if network || environment.has_files() => {

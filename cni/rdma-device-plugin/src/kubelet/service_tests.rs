@@ -2,13 +2,10 @@
 //! Tests of Allocate's request for an observation of the hardware.
 
 use super::*;
-use crate::{
-    chain::ChainStatus, kubelet::streams::End, metrics::Metrics, peers::Role, refused::Verdicts,
-};
+use crate::kubelet::streams::End;
 use daemon_conf::Conf;
 use node_state::{hardware::Hardware, node::Signal};
 use offer::{PreviousOffers, Unhealthy, offers};
-use rdma_resources::{Containers, Grants};
 use serde_json::json;
 use std::path::Path;
 use tokio::sync::{Notify, mpsc, watch};
@@ -40,22 +37,9 @@ async fn allocate_requests_an_observation_although_the_queue_is_full() {
     signals.try_send(Signal::Configuration).expect("room");
     let observe = Arc::new(Notify::new());
     let context = Arc::new(PluginContext {
-        device_plugins: at("kubelet"),
-        pod_resources: at("kubelet.sock"),
-        hardware,
-        state_dir: at("state"),
-        cni_cache: at("cache"),
-        name: "alone".to_owned(),
-        role: watch::channel(Role::ALONE).1,
-        grants: Grants::new(&at("state")),
-        containers: Containers::new(&at("cdi"), &at("state")),
-        node: watch::channel(Arc::new(node)).1,
-        directories: watch::channel(0).1,
         signals,
         observe: observe.clone(),
-        chain: watch::Sender::<ChainStatus>::default().subscribe(),
-        verdicts: Verdicts::default(),
-        metrics: Metrics::new(),
+        ..PluginContext::below(root.path(), Arc::new(node))
     });
     let resource = ResourceName::new("rdma/hca").expect("a name");
     let streams = Streams::new(resource.clone(), &context, watch::channel(End::NotYet).1);
