@@ -5,11 +5,11 @@
 use integration::{
     Invocation, Netns,
     crash::{
-        End, Extent, Story, Tally, at, at_syncs,
+        End, Ended, Extent, Story, Tally, at, at_syncs,
         attachment::{Attachments, Mode, OfVerb, Verb},
         daemon::Writes,
         lease::Leases,
-        program::{self, Ended, Programs},
+        program::{self, Programs},
         sweep,
         twice::{error_and_kill, these_two_errors, two_errors, two_kills},
     },

@@ -4,7 +4,7 @@
 
 mod failed_add;
 
-use super::{End, Story, must_succeed};
+use super::story::{End, Story, must_succeed};
 use crate::{
     Files, Invocation, Netns, Node, Outcome, Snapshot,
     tracer::{self, Fault, Report},

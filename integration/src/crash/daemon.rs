@@ -3,7 +3,7 @@
 //! in the network's list, a container's allocation, and the container's files before its start. After each fault, a new
 //! daemon must write the same files.
 
-use super::{End, Story, without_times};
+use super::story::{End, Story, without_times};
 use crate::{
     Daemon, Files, Machine, disk,
     kubelet::{

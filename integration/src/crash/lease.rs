@@ -2,9 +2,8 @@
 //! ADD, DEL and GC of `rdma-ipam` alone: leases of both families, with a secret that the first ADD makes.
 
 use super::{
-    End, Story,
     attachment::{self, Verb},
-    must_succeed,
+    story::{End, Story, must_succeed},
 };
 use crate::{
     Files, Invocation, Netns,

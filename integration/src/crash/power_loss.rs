@@ -4,8 +4,9 @@
 //! Only a sync makes changes of files durable. So the sweep kills a story before each sync, and after the last change.
 
 use super::{
-    End, Story, Tally, at_syncs,
     attachment::{Attachments, OfVerb, Verb},
+    story::{End, Story},
+    sweep::{Tally, at_syncs},
 };
 use crate::{
     disk::{self, Disk},

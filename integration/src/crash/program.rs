@@ -2,11 +2,7 @@
 //! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault `uninstall` runs. In every
 //! second turn `install` runs before it.
 
-mod ended;
-
-pub use ended::Ended;
-
-use super::{End, Story, must_succeed, without_times};
+use super::story::{End, Story, must_succeed, without_times};
 use crate::{
     Files, Invocation, Machine, Netns,
     machine::NIC,
@@ -58,17 +54,17 @@ pub struct Programs {
     verb: Verb,
     /// Value of `--placement`, if set.
     placement: Option<&'static str>,
-    machine: Machine,
+    pub(super) machine: Machine,
     program: PathBuf,
     injector: PathBuf,
-    netns: Netns,
+    pub(super) netns: Netns,
     before: Files,
     /// Files after an `install` without a fault.
     installed: Option<Files>,
     /// Differences of the last successful `install` from the first one.
     lacking: Vec<String>,
     /// Returns true if a file may exist that does not belong to an installation.
-    is_others: fn(&Machine, &Path) -> bool,
+    pub(super) is_others: fn(&Machine, &Path) -> bool,
     /// Kubelet's directory, in which nothing is installed.
     kubelet: TempDir,
     _kubelet: UnixListener,
@@ -153,7 +149,7 @@ impl Programs {
 
     /// Installs without a fault.
     #[track_caller]
-    fn install(&mut self) {
+    pub(super) fn install(&mut self) {
         let outcome = self.call(Verb::Install).run();
         assert!(outcome.status.success(), "{outcome}");
         let lacking = self.lacking("install before it");
@@ -171,7 +167,7 @@ impl Programs {
     }
 
     #[track_caller]
-    fn traced(&mut self, fault: Option<Fault>) -> (End, Report) {
+    pub(super) fn traced(&mut self, fault: Option<Fault>) -> (End, Report) {
         let report = self.machine.path("report");
         let call = self.call(self.verb);
         let outcome = tracer::traced(call, &self.injector, fault, &report).run();

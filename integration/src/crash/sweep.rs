@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the points of a story, and selects those that a run tries.
 
-use super::{End, Story};
+use super::story::{End, Story};
 use crate::{
     extent,
     tracer::{

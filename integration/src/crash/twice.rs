@@ -3,10 +3,9 @@
 //! an error, and later in the same run is killed or gets another error. At the end DEL runs.
 
 use super::{
-    End, Extent, Tally,
     attachment::{Attachments, Verb},
-    must_succeed,
-    sweep::faults,
+    story::{End, must_succeed},
+    sweep::{Extent, Tally, faults},
 };
 use crate::{
     Invocation,

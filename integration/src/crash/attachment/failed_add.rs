@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Objects that a failed ADD leaves until its DEL. After one error, only objects that error 107 lists are permitted.
 
-use super::{Attachments, End, is_lasting};
+use super::{Attachments, is_lasting};
+use crate::crash::story::End;
 use std::{fs, path::Path};
 
 impl Attachments {

@@ -2,10 +2,13 @@
 //! `uninstall` on a node with a pod that ended without a DEL of `rdma-cni`. `uninstall` starts `rdma-cni` to restore
 //! the pod's devices.
 
-use super::{Programs, Verb};
+use super::{
+    attachment::is_lasting,
+    program::{Programs, Verb},
+    story::{End, Story},
+};
 use crate::{
     Files, Machine, Netns, Node, Snapshot,
-    crash::{End, Story, attachment::is_lasting},
     tracer::{Fault, Report},
     wait::PATIENCE,
 };
