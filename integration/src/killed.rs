@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kills a verb before or after an operation. The next call must restore the host.
+//! Kills a verb before and after its changes of the kernel's state. The next call must restore the host.
 
-use crate::{Invocation, Netns, Outcome, Snapshot};
+use crate::{
+    Invocation, Netns, Outcome, Snapshot,
+    tracer::{self, Fault, Report, point::Point},
+};
 use serde_json::{Value, json};
 use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
 };
+use tempfile::NamedTempFile;
 
 /// Call after the killed verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,23 +24,44 @@ pub enum Restorer {
     Gc,
 }
 
-/// Operations before and after which a verb is killed.
+/// Changes before and after which a verb is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Around {
-    /// All operations.
+    /// All changes of the kernel's state: netlink requests, ioctl and bpf calls, writes to sysfs and to sysctls.
     All,
-    /// Moves of netdevs and of RDMA devices to another namespace, and changes of virtual functions' settings by their
-    /// physical function.
+    /// Changes of RDMA devices and netdevs, among others their moves to another namespace, and changes of virtual
+    /// functions' settings by their physical function.
     Moves,
 }
 
 impl Around {
-    /// Returns the value for `RDMA_CNI_KILL_AROUND`.
-    fn word(self) -> &'static str {
+    /// Returns true if the verb is killed before and after this change.
+    fn includes(self, change: &Point) -> bool {
+        let has = |words: &[&str]| words.iter().any(|it| change.what.contains(it));
         match self {
-            Self::All => "all",
-            Self::Moves => "moves",
+            Self::All => {
+                has(&["netlink", "/proc/", "/sys/"]) || ["ioctl", "bpf"].contains(&&*change.call)
+            }
+            Self::Moves => has(&["RDMA netlink", "RTM_NEWLINK", "RTM_SETLINK"]),
         }
+    }
+
+    /// Returns the kills before and after the changes of a verb with this report. Between two such changes in a row
+    /// there is only one kill.
+    fn faults(self, report: &Report) -> Vec<Fault> {
+        let mut faults = vec![];
+        let mut is_after = false;
+        for (number, change) in (1..).zip(report.changes()) {
+            let is_included = self.includes(change);
+            if is_included && !is_after {
+                faults.push(Fault::Kill(number));
+            }
+            if is_included {
+                faults.push(Fault::KillAfter(number));
+            }
+            is_after = is_included;
+        }
+        faults
     }
 }
 
@@ -47,9 +72,9 @@ pub struct Sweep<'a> {
     pub host: &'a Netns,
     /// The plugin.
     pub plugin: PathBuf,
-    /// Variant of the plugin that kills itself: `rdma-cni-killed`.
-    pub killed: PathBuf,
-    /// Operations around which the plugin is killed.
+    /// Program of `src/bin/fault-injector.rs`.
+    pub injector: PathBuf,
+    /// Changes around which the plugin is killed.
     pub around: Around,
     /// `CNI_PATH`
     pub cni_path: String,
@@ -61,41 +86,47 @@ pub struct Sweep<'a> {
 
 impl Sweep<'_> {
     /// Kills `command` (ADD or DEL) at each of its points. After each kill one of `restorers`, in
-    /// turn, must restore the host. Returns the number of points.
+    /// turn, must restore the host. Returns the number of kills.
     #[track_caller]
-    pub fn run(&self, command: &str, restorers: &[Restorer]) -> u32 {
-        for (points, restorer) in (0..).zip(restorers.iter().cycle().copied()) {
-            // printed only if an assertion fails
-            println!("{command} is killed at point {points}, then {restorer:?}");
-            let pod = Netns::new("killed");
-            let bare = Snapshot::of(&pod);
-            if command == "DEL" {
-                self.call("ADD", "a", &pod).run().result();
-            }
-            let mut call = self.call(command, "a", &pod);
-            call = call
-                .program(&self.killed)
-                .env("RDMA_CNI_KILL_AROUND", self.around.word())
-                .env("RDMA_CNI_KILL_AFTER", points.to_string());
-            let outcome = call.run();
-            if outcome.status.success() {
-                self.call("DEL", "a", &pod).run().silent();
-                self.before.assert_restored(self.host);
-                return points;
-            }
-            assert_eq!(
-                outcome.status.signal(),
-                Some(9),
-                "it was not killed: {outcome}"
-            );
+    pub fn run(&self, command: &str, restorers: &[Restorer]) -> usize {
+        // this fault never occurs: with it, the report has only changes
+        let report = self.with(command, Fault::Kill(usize::MAX), Restorer::Del);
+        let faults = self.around.faults(&report);
+        let turns = faults.iter().zip(restorers.iter().cycle());
+        let runs = turns.map(|(fault, restorer)| self.with(command, *fault, *restorer));
+        let kills = runs.filter(|it| it.hit.is_some()).count();
+        // a run that waits for the kernel may have fewer changes than the first run
+        assert!(kills * 10 >= faults.len() * 9, "{kills} of {faults:?}");
+        kills
+    }
+
+    /// Runs `command` with `fault`. If the fault occurs, `restorer` must restore the host.
+    #[track_caller]
+    fn with(&self, command: &str, fault: Fault, restorer: Restorer) -> Report {
+        // printed only if an assertion fails
+        println!("{command} with {fault:?}, then {restorer:?}");
+        let pod = Netns::new("killed");
+        let bare = Snapshot::of(&pod);
+        if command == "DEL" {
+            self.call("ADD", "a", &pod).run().result();
+        }
+        let file = NamedTempFile::new().expect("a file");
+        let call = self.call(command, "a", &pod);
+        let outcome = tracer::traced(call, &self.injector, [fault], file.path()).run();
+        let report = tracer::report(file.path());
+        if report.hit.is_none() {
+            assert!(outcome.status.success(), "it failed: {outcome}");
+        } else {
+            let signal = outcome.status.signal();
+            assert_eq!(signal, Some(9), "it was not killed: {outcome}");
             self.restore(command, restorer, &pod);
             self.before.assert_restored(self.host);
             // the pod has no children and rules any more
             bare.assert_restored(&pod);
-            self.call("DEL", "a", &pod).run().silent();
-            self.before.assert_restored(self.host);
         }
-        unreachable!("a verb has an end")
+        self.call("DEL", "a", &pod).run().silent();
+        self.before.assert_restored(self.host);
+        report
     }
 
     #[track_caller]

@@ -17,9 +17,8 @@
 //! | [`manager`] | NetworkManager, systemd-networkd, and lldpd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | the network state of a namespace, comparable bit for bit |
-//! | [`kill_at`] | SIGKILL to a running process at a change of a file system |
 //! | [`odd_file`] | what a test puts in place of a regular file: links, pipes, a file of a gigabyte |
-//! | [`killed`] | a plugin that SIGKILL ends at a chosen operation |
+//! | [`killed`] | a plugin that SIGKILL ends at each of its changes of the kernel |
 //! | [`files`] | all files below some directories, comparable byte for byte |
 //! | [`crash`] | runs of the programs, killed or with an error at selected system calls |
 //! | [`kernel_counts`] | the kernel's own counters: network namespaces, memory |
@@ -47,7 +46,7 @@
 //! | [`qemu`] | in the lab, QEMU's monitor, which unplugs NICs |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
-//! | [`tracer`] | a program run with faults at some of its system calls: SIGKILL or an error |
+//! | [`tracer`] | faults at some system calls of a program or running process: SIGKILL or an error |
 //! | [`tmpfs`] | separate file systems in memory, which a test can fill or make read-only |
 //! | [`disk`] | a disk that loses unsynced data at a power loss |
 //! | [`power`] | in the lab, a machine that loses power, and boots again with its disk |
@@ -76,7 +75,7 @@ pub mod extent;
 pub mod files;
 pub mod ipam;
 pub mod kernel_counts;
-pub mod kill_at;
+#[cfg(target_env = "gnu")]
 pub mod killed;
 pub mod kubelet;
 pub mod lab;

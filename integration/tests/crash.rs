@@ -3,7 +3,7 @@
 //! `scripts/crash` runs the same stories manually. docs/dev/fault-injection.md describes the stories.
 
 use integration::{
-    Invocation, Netns,
+    Daemon, Invocation, Machine, Netns,
     crash::{
         End, Ended, Extent, Story, Tally, at, at_syncs,
         attachment::{Attachments, Mode, OfVerb, Verb},
@@ -15,11 +15,13 @@ use integration::{
     },
     daemon::rdma_device_plugin,
     extent,
+    machine::NIC,
     plugin::rdma_cni,
     tracer::{self, Fault, Report, point::Point},
+    wait,
 };
-use nix::libc;
-use std::{fs, path::PathBuf};
+use nix::{libc, sys::signal::Signal};
+use std::{fs, os::unix::process::ExitStatusExt, path::PathBuf};
 use tempfile::TempDir;
 
 fn injector() -> PathBuf {
@@ -92,6 +94,40 @@ fn a_fault_is_where_it_should_be() {
     assert!(at("old").exists() && !at("new").exists());
     let (end, report, _) = run(Some(Fault::Kill(2)));
     assert_eq!((end, report.hit), (End::Done(String::new()), None));
+}
+
+/// The injector attaches to a daemon with several threads, releases it, and attaches again. Then it kills the daemon
+/// before a rename.
+#[test]
+fn a_change_by_a_running_daemon_is_a_point() {
+    let machine = Machine::with(&[NIC]);
+    let configure = |name: &str| {
+        machine.configure(&format!(
+            r#"{{"resources":[{{"name":"rdma/{name}","kind":"shared","devices":[{{"rdma":"mlx5_0"}}]}}]}}"#
+        ));
+    };
+    let publishes = |name: &str| {
+        let published = || fs::read_to_string(machine.path("state/resources.json"));
+        wait::until(name, || published().is_ok_and(|it| it.contains(name)));
+    };
+    configure("first");
+    let mut command = machine.command(&rdma_device_plugin());
+    let daemon = Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]));
+    publishes("first");
+    assert!(daemon.threads() > 1);
+    let follows = |name: &str| {
+        configure(name);
+        daemon.signal(Signal::SIGHUP);
+        publishes(name);
+    };
+    let changes = tracer::changes(daemon.pid(), &injector(), || follows("traced"));
+    assert!(changes["rename"] > 0 && changes["fsync"] > 0, "{changes:?}");
+    follows("released");
+    configure("killed");
+    let (pid, kill) = (daemon.pid(), Fault::KillBefore("rename", 1));
+    let (status, _) = tracer::killed(pid, &injector(), kill, || daemon.end(Signal::SIGHUP));
+    assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+    publishes("released");
 }
 
 /// coreutils' `sync` of a file, with one of its options.

@@ -17,7 +17,7 @@ fn sweep(node: &Node) -> Sweep<'_> {
     Sweep {
         host: &node.host,
         plugin: rdma_cni(),
-        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
         around: Around::All,
         cni_path: node.cni_path(),
         configuration: node.configuration(&["eth1", "eth2"]),

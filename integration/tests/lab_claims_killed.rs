@@ -15,7 +15,7 @@ use integration::{
         installed::{Files, records},
         shared::{HCA, has_all_rails},
     },
-    kill_at,
+    tracer::{self, Fault},
 };
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -31,8 +31,7 @@ const DEVICES: [&str; 3] = [
 
 const NAME: &str = "killed";
 
-/// A system call, and the ordinal number of this call, from 1.
-type Point = (String, u32);
+const INJECTOR: &str = env!("CARGO_BIN_EXE_fault-injector");
 
 fn makes_a_pod(cluster: &Cluster) {
     let container = json!({
@@ -70,19 +69,20 @@ fn until_all_is_given_up(cluster: &mut Cluster) {
     }
 }
 
-fn points(changes: BTreeMap<String, u32>) -> Vec<Point> {
-    let of_call = |(call, count): Point| (1..=count).map(move |at| (call.clone(), at));
+/// Returns a kill before each of `changes`.
+fn kills(changes: BTreeMap<&'static str, usize>) -> Vec<Fault> {
+    let of_call = |(call, count)| (1..=count).map(move |at| Fault::KillBefore(call, at));
     changes.into_iter().flat_map(of_call).collect()
 }
 
-/// Returns the points at which the driver changes a file: while a pod starts, and while it ends.
-fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
+/// Returns a kill before each change of a file by the driver: while a pod starts, and while it ends.
+fn all_kills(cluster: &mut Cluster) -> [Vec<Fault>; 2] {
     let driver = pid_of(cluster);
-    let coming = kill_at::changes(driver, || {
+    let coming = tracer::changes(driver, INJECTOR.as_ref(), || {
         makes_a_pod(cluster);
         has_all_rails(&cluster.pod(NAME));
     });
-    let ending = kill_at::changes(driver, || {
+    let ending = tracer::changes(driver, INJECTOR.as_ref(), || {
         cluster.delete(PODS, &[NAME]);
         until_it_is_gone(cluster);
     });
@@ -93,21 +93,21 @@ fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
     assert!(coming.contains_key("fsync"), "{coming:?}");
     assert!(ending["unlink"] >= 2, "{ending:?}");
     cluster.says(&format!("coming changes {coming:?}, ending {ending:?}"));
-    [coming, ending].map(points)
+    [coming, ending].map(kills)
 }
 
-/// Kills the driver `pid` at `point` of the work that `begin` starts, and waits until kubelet has restarted the
+/// Kills the driver `pid` by `kill` during the work that `begin` starts, and waits until kubelet has restarted the
 /// driver.
 #[track_caller]
 fn is_killed(
     cluster: &mut Cluster,
-    (verb, (call, at)): (&str, &Point),
+    (verb, kill): (&str, Fault),
     pid: Pid,
     begin: impl FnOnce(&Cluster),
 ) {
     let before = daemon(cluster);
-    let what = format!("{verb}, killed before {call} {at}");
-    kill_at::killed(pid, (call, *at), || {
+    let what = format!("{verb}, {kill:?}");
+    tracer::killed(pid, INJECTOR.as_ref(), kill, || {
         begin(cluster);
         cluster.until(&what, |_| !Path::new(&format!("/proc/{pid}")).exists());
     });
@@ -137,18 +137,18 @@ fn no_claim_is_lost_with_its_driver() {
     let files = Files::below(&PLACES);
     let network = Snapshot::of(&cluster.nics.host);
     install(&mut cluster, MANIFEST, &DEVICES);
-    let [coming, ending] = all_points(&mut cluster);
+    let [coming, ending] = all_kills(&mut cluster);
     for number in 0..coming.len().max(ending.len()) {
-        if let Some(point) = coming.get(number) {
+        if let Some(kill) = coming.get(number) {
             let pid = pid_of(&cluster);
-            is_killed(&mut cluster, ("a pod comes", point), pid, makes_a_pod);
+            is_killed(&mut cluster, ("a pod comes", *kill), pid, makes_a_pod);
         } else {
             makes_a_pod(&cluster);
         }
         has_all_rails(&cluster.pod(NAME));
-        if let Some(point) = ending.get(number) {
+        if let Some(kill) = ending.get(number) {
             let pid = pid_of(&cluster);
-            is_killed(&mut cluster, ("a pod ends", point), pid, |it| {
+            is_killed(&mut cluster, ("a pod ends", *kill), pid, |it| {
                 it.delete(PODS, &[NAME]);
             });
         } else {

@@ -203,7 +203,7 @@ fn devices_return_after_a_kill(driver: Driver, around: Around) {
     let sweep = Sweep {
         host: &scene.node.host,
         plugin: plugin::rdma_cni(),
-        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
         around,
         cni_path: plugin::DEBIAN_PLUGINS.into(),
         configuration: scene.configuration(0),

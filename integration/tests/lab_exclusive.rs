@@ -414,7 +414,7 @@ fn sweep(around: Around) {
     let sweep = Sweep {
         host: &lab.host,
         plugin: plugin::rdma_cni(),
-        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
         around,
         cni_path: plugin::DEBIAN_PLUGINS.into(),
         configuration,

@@ -191,7 +191,7 @@ fn devices_return_after_a_kill_at_each_change() {
     let sweep = Sweep {
         host: &node.host,
         plugin: plugin::rdma_cni(),
-        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
         around: Around::All,
         cni_path: plugin::DEBIAN_PLUGINS.into(),
         configuration: configuration(&node, IPOIB[0]),

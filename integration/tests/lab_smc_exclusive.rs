@@ -172,7 +172,7 @@ fn nothing_is_left_after_sigkill_at_every_operation() {
     let sweep = Sweep {
         host: &scene.lab.host,
         plugin: plugin::rdma_cni(),
-        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
         around: Around::All,
         cni_path: plugin::DEBIAN_PLUGINS.into(),
         configuration,

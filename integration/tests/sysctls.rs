@@ -151,7 +151,7 @@ fn a_kill_costs_no_netdev_its_default_router() {
     let sweep = Sweep {
         host: &node.host,
         plugin: rdma_cni(),
-        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
         around: Around::All,
         cni_path: node.cni_path(),
         configuration: node.configuration(&["eth1"]),

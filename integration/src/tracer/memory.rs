@@ -4,6 +4,7 @@
 use nix::unistd::Pid;
 use std::{
     fs::{self, File},
+    io,
     os::unix::fs::FileExt,
 };
 
@@ -33,6 +34,13 @@ pub(super) fn word(thread: Pid, address: u64) -> u64 {
 pub(super) fn target(thread: Pid, descriptor: u64) -> String {
     let link = fs::read_link(format!("/proc/{thread}/fd/{descriptor}"));
     link.map_or_else(|_| String::new(), |it| it.to_string_lossy().into_owned())
+}
+
+/// Returns the threads of a process. Fails if the process does not exist.
+pub(super) fn threads(process: Pid) -> io::Result<Vec<Pid>> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task"))?;
+    let numbers = tasks.filter_map(|it| it.ok()?.file_name().to_str()?.parse().ok());
+    Ok(numbers.map(Pid::from_raw).collect())
 }
 
 /// Returns the process of a thread.

@@ -60,8 +60,8 @@ const CHANGES: &[(libc::c_long, &str)] = names![
     mkdirat SYS_mkdirat, mknodat SYS_mknodat, unlinkat SYS_unlinkat,
     fchmod SYS_fchmod, fchmodat SYS_fchmodat, fchown SYS_fchown, fchownat SYS_fchownat,
     utimensat SYS_utimensat, mount SYS_mount, umount2 SYS_umount2, bind SYS_bind,
-    sendto SYS_sendto, sendmsg SYS_sendmsg, sendmmsg SYS_sendmmsg, clone SYS_clone,
-    clone3 SYS_clone3, execve SYS_execve, kill SYS_kill,
+    ioctl SYS_ioctl, bpf SYS_bpf, sendto SYS_sendto, sendmsg SYS_sendmsg, sendmmsg SYS_sendmmsg,
+    clone SYS_clone, clone3 SYS_clone3, execve SYS_execve, kill SYS_kill,
 ];
 
 /// Further calls that can change something. Newer CPU architectures do not have them.
@@ -82,7 +82,7 @@ const OTHERS: &[(libc::c_long, &str)] = names![
     inotify_init1 SYS_inotify_init1, socketpair SYS_socketpair, recvfrom SYS_recvfrom,
     recvmsg SYS_recvmsg, flock SYS_flock, ppoll SYS_ppoll, wait4 SYS_wait4, waitid SYS_waitid,
     nanosleep SYS_nanosleep, clock_nanosleep SYS_clock_nanosleep, epoll_pwait SYS_epoll_pwait,
-    accept4 SYS_accept4, connect SYS_connect, fcntl SYS_fcntl, ioctl SYS_ioctl,
+    accept4 SYS_accept4, connect SYS_connect, fcntl SYS_fcntl,
     inotify_add_watch SYS_inotify_add_watch, setsockopt SYS_setsockopt,
     newfstatat SYS_newfstatat, statx SYS_statx, readlinkat SYS_readlinkat, faccessat SYS_faccessat,
     faccessat2 SYS_faccessat2,
@@ -113,6 +113,17 @@ pub fn is_sync(call: &str) -> bool {
 
 /// `SIOCGSKNS` (`include/uapi/linux/sockios.h`): returns the namespace of a socket as a descriptor.
 const NAMESPACE_OF_SOCKET: u64 = 0x894c;
+
+/// `SIOCETHTOOL` (`include/uapi/linux/sockios.h`): passes a command to a netdev's driver.
+const SIOCETHTOOL: u64 = 0x8946;
+
+/// Commands of ethtool that change the settings which `rdma-cni` restores (`include/uapi/linux/ethtool.h`).
+const ETHTOOL_CHANGES: [u64; 14] = [
+    0x06, 0x08, 0x0f, 0x11, 0x13, 0x28, 0x31, 0x32, 0x3b, 0x3d, 0x45, 0x47, 0x49, 0x51,
+];
+
+/// `BPF_PROG_DETACH`, `BPF_LINK_DETACH` (`include/uapi/linux/bpf.h`).
+const BPF_DETACHES: [u64; 2] = [9, 34];
 
 /// Flags of an open call that changes something, because it creates or empties a file.
 const MAKES: u32 = (O_CREAT | O_TRUNC).cast_unsigned();
@@ -229,6 +240,11 @@ impl Call<'_> {
             "ioctl" if arguments[1] == NAMESPACE_OF_SOCKET => {
                 no_change("the namespace of a socket".to_owned(), &[EMFILE])
             }
+            "ioctl" if arguments[1] == SIOCETHTOOL => self.ethtool(),
+            "bpf" => {
+                let detaches = BPF_DETACHES.contains(&arguments[0]);
+                detaches.then(|| (true, "a BPF program".to_owned(), [].as_slice()))
+            }
             "setns" | "unshare" => no_change(String::new(), &[ENOMEM]),
             "socket" | "socketpair" | "pipe" | "pipe2" | "eventfd2" | "epoll_create1"
             | "timerfd_create" | "pidfd_open" | "inotify_init1" => {
@@ -255,6 +271,15 @@ impl Call<'_> {
             | "epoll_wait" | "epoll_pwait" => no_change(String::new(), &[EINTR]),
             _ => None,
         }
+    }
+
+    /// Returns the point of a change of a netdev's driver settings.
+    fn ethtool(&self) -> Option<(bool, String, &'static [i32])> {
+        // struct ifreq: name, address of a structure that begins with the command
+        let command = memory::word(self.thread, self.arguments[2] + 16);
+        let command = memory::word(self.thread, command) & u64::from(u32::MAX);
+        let changes = ETHTOOL_CHANGES.contains(&command);
+        changes.then(|| (true, format!("ethtool, command {command}"), [].as_slice()))
     }
 
     fn opened(&self, path: u64, flags: u64) -> Option<(bool, String, &'static [i32])> {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tracer's loop. It stops every thread and child before each call that can be a point, and after the call if the
-//! call's result matters.
+//! Starts a program or attaches to a running one, and stops every thread and child before each call that can be a
+//! point, and after the call if the call's result matters.
 
 use super::{
-    Fault, Report, filter, memory,
+    fault::{Fault, Report},
+    filter, memory,
     point::{self, Call, Socket},
     registers,
 };
@@ -12,7 +13,7 @@ use nix::{
     libc,
     sys::{
         ptrace::{self, Options},
-        signal::{Signal, kill, raise},
+        signal::{SigSet, Signal, kill},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
     unistd::{ForkResult, Pid, fork},
@@ -20,7 +21,7 @@ use nix::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
-    io,
+    io::{self, PipeReader, Read, Write},
     os::unix::process::CommandExt,
     process::Command,
 };
@@ -34,6 +35,14 @@ pub enum Traced {
     Killed(Signal),
 }
 
+/// Stops of a traced process. Its new threads and children are traced in the same way.
+const OPTIONS: Options = Options::PTRACE_O_TRACESYSGOOD
+    .union(Options::PTRACE_O_TRACESECCOMP)
+    .union(Options::PTRACE_O_TRACEFORK)
+    .union(Options::PTRACE_O_TRACEVFORK)
+    .union(Options::PTRACE_O_TRACECLONE)
+    .union(Options::PTRACE_O_TRACEEXEC);
+
 /// Runs `program` with `faults` until it and all programs that it started have ended. The calling process must have
 /// only one thread, and must be privileged.
 ///
@@ -42,63 +51,78 @@ pub enum Traced {
 pub fn run(program: Command, faults: &[Fault]) -> io::Result<(Traced, Report)> {
     let only_changes = !faults.is_empty() && faults.iter().all(|it| it.is_at_a_change());
     let root = start(program, &filter::stopping_at(&point::stops(only_changes)))?;
-    let mut tracer = Tracer {
-        root,
-        faults: faults.iter().map(|fault| (*fault, 0)).collect(),
-        threads: BTreeMap::from([(root, Thread::of(root))]),
-        sockets: BTreeMap::new(),
-        changes: 0,
-        sends: 0,
-        report: Report::default(),
-        ended: None,
-        killed: false,
-    };
+    let tracer = Tracer::of(root, faults, None);
     tracer.go_on(root, None)?;
-    tracer.follow()?;
-    let ended = tracer.ended.unwrap_or(Traced::Exited(0));
-    Ok((ended, tracer.report))
+    tracer.follow()
+}
+
+/// Traces the running process `root` with `faults`, until it and all programs that it starts have ended, or until the
+/// calling thread gets SIGTERM. Calls `ready` when all threads of `root` stop at their next call. The calling thread
+/// must be privileged and without children.
+///
+/// # Errors
+/// The process does not exist, or the system refuses to trace it.
+pub fn attach(root: Pid, faults: &[Fault], ready: impl FnOnce()) -> io::Result<(Traced, Report)> {
+    let signals = SigSet::from_iter([Signal::SIGCHLD, Signal::SIGTERM]);
+    signals.thread_block()?;
+    let mut tracer = Tracer::of(root, faults, Some(signals));
+    let mut seen = BTreeSet::new();
+    // repeated, because a thread that is not yet traced can start another one
+    loop {
+        let mut unseen = memory::threads(root)?;
+        unseen.retain(|it| seen.insert(*it));
+        if unseen.is_empty() {
+            break;
+        }
+        for thread in unseen {
+            match ptrace::seize(thread, OPTIONS) {
+                // the thread has ended, or a traced thread started it
+                Err(Errno::ESRCH | Errno::EPERM) if thread != root => continue,
+                done => done?,
+            }
+            tracer.threads.insert(thread, Thread::of(thread));
+            gone(ptrace::interrupt(thread))?;
+        }
+    }
+    ready();
+    tracer.follow()
 }
 
 /// Starts `program`, which stops at its beginning. The tracer attaches before the child installs the filter: without a
 /// tracer the program's exec call would fail.
 fn start(program: Command, filter: &[libc::sock_filter]) -> io::Result<Pid> {
+    let (traced, mut attached) = io::pipe()?;
     // SAFETY: this process has only one thread, so the child may make any call.
     let child = match unsafe { fork() }? {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
-            let Err(error) = become_traced(program, filter);
+            drop(attached);
+            let Err(error) = become_traced(program, filter, traced);
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
             // SAFETY: the call only ends this process.
             unsafe { libc::_exit(errno) }
         }
     };
-    let next = || waitpid(child, Some(WaitPidFlag::__WALL));
-    // the child has stopped itself
-    next()?;
-    let options = Options::PTRACE_O_TRACESYSGOOD
-        | Options::PTRACE_O_TRACESECCOMP
-        | Options::PTRACE_O_TRACEFORK
-        | Options::PTRACE_O_TRACEVFORK
-        | Options::PTRACE_O_TRACECLONE
-        | Options::PTRACE_O_TRACEEXEC
-        | Options::PTRACE_O_EXITKILL;
-    ptrace::setoptions(child, options)?;
+    ptrace::seize(child, OPTIONS | Options::PTRACE_O_EXITKILL)?;
+    attached.write_all(&[0])?;
     loop {
-        ptrace::cont(child, None)?;
-        match next()? {
+        match waitpid(child, Some(WaitPidFlag::__WALL))? {
             WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => return Ok(child),
             WaitStatus::Exited(_, errno) => return Err(io::Error::from_raw_os_error(errno)),
             WaitStatus::Signaled(_, signal, _) => return Err(io::Error::other(signal.as_str())),
             // a stop at a call that precedes the program's own calls
-            _ => {}
+            _ => ptrace::cont(child, None)?,
         }
     }
 }
 
 /// Runs in the child: installs the filter when the tracer has attached, and executes `program`.
-fn become_traced(mut program: Command, filter: &[libc::sock_filter]) -> io::Result<Infallible> {
-    ptrace::traceme()?;
-    raise(Signal::SIGSTOP)?;
+fn become_traced(
+    mut program: Command,
+    filter: &[libc::sock_filter],
+    mut traced: PipeReader,
+) -> io::Result<Infallible> {
+    traced.read_exact(&mut [0])?;
     filter::install(filter)?;
     Err(program.exec())
 }
@@ -133,15 +157,16 @@ enum Pending {
 
 struct Tracer {
     root: Pid,
-    /// Faults. Each has the number of points so far that can have the fault's error.
-    faults: Vec<(Fault, usize)>,
+    /// Blocked signals that tell the tracer of a running process about stops (SIGCHLD), or to detach (SIGTERM). Such a
+    /// process has no filter, and stops at all calls. `None`: the tracer has started the process.
+    signals: Option<SigSet>,
+    /// True if each thread is released at its next stop.
+    releases: bool,
+    /// Faults. Each has the number of points so far at which it is possible, for [`Fault::KillBefore`] by thread.
+    faults: Vec<(Fault, BTreeMap<Pid, usize>)>,
     threads: BTreeMap<Pid, Thread>,
     /// Sockets, by process and descriptor.
     sockets: BTreeMap<(Pid, u64), Socket>,
-    /// Number of points that changed something.
-    changes: usize,
-    /// Number of points that sent something to another process.
-    sends: usize,
     report: Report,
     ended: Option<Traced>,
     /// True if all processes were killed.
@@ -149,43 +174,74 @@ struct Tracer {
 }
 
 impl Tracer {
-    fn follow(&mut self) -> nix::Result<()> {
+    fn of(root: Pid, faults: &[Fault], signals: Option<SigSet>) -> Self {
+        Self {
+            root,
+            signals,
+            releases: false,
+            faults: faults.iter().map(|it| (*it, BTreeMap::new())).collect(),
+            threads: BTreeMap::from([(root, Thread::of(root))]),
+            sockets: BTreeMap::new(),
+            report: Report::default(),
+            ended: None,
+            killed: false,
+        }
+    }
+
+    fn follow(mut self) -> io::Result<(Traced, Report)> {
+        let flags = match self.signals {
+            None => WaitPidFlag::__WALL,
+            Some(_) => WaitPidFlag::__WALL | WaitPidFlag::WNOHANG,
+        };
         loop {
-            let status = match waitpid(None::<Pid>, Some(WaitPidFlag::__WALL)) {
-                Err(Errno::ECHILD) => return Ok(()),
-                Err(Errno::EINTR) => continue,
-                status => status?,
-            };
-            match status {
-                WaitStatus::Exited(thread, code) => self.end(thread, Traced::Exited(code)),
-                WaitStatus::Signaled(thread, signal, _) => self.end(thread, Traced::Killed(signal)),
-                // an error is ignored, because the process may have been killed in the meantime
-                WaitStatus::PtraceEvent(thread, _, libc::PTRACE_EVENT_SECCOMP) => {
-                    gone(self.before(thread))?;
-                    self.go_on(thread, None)?;
+            match waitpid(None::<Pid>, Some(flags)) {
+                Err(Errno::ECHILD) => {
+                    return Ok((self.ended.unwrap_or(Traced::Exited(0)), self.report));
                 }
-                WaitStatus::PtraceSyscall(thread) => {
-                    gone(self.after(thread))?;
-                    self.go_on(thread, None)?;
-                }
-                WaitStatus::PtraceEvent(thread, _, _) => self.go_on(thread, None)?,
-                WaitStatus::Stopped(thread, _) if self.killed => {
-                    // this child was starting when all processes were killed
-                    let _ = kill(thread, Signal::SIGKILL);
-                    self.go_on(thread, None)?;
-                }
-                WaitStatus::Stopped(thread, signal) => {
-                    // the first stop of a new thread or child is not caused by a signal
-                    let is_new = !self.threads.contains_key(&thread);
-                    self.threads
-                        .entry(thread)
-                        .or_insert_with(|| Thread::of(thread));
-                    let is_own = is_new && signal == Signal::SIGSTOP;
-                    self.go_on(thread, Some(signal).filter(|_| !is_own))?;
-                }
-                _ => {}
+                Err(Errno::EINTR) => {}
+                status => self.handle(status?)?,
             }
         }
+    }
+
+    fn handle(&mut self, status: WaitStatus) -> nix::Result<()> {
+        match status {
+            WaitStatus::Exited(thread, code) => self.end(thread, Traced::Exited(code)),
+            WaitStatus::Signaled(thread, signal, _) => self.end(thread, Traced::Killed(signal)),
+            // an error is ignored, because the process may have been killed in the meantime
+            WaitStatus::PtraceEvent(thread, _, libc::PTRACE_EVENT_SECCOMP)
+            | WaitStatus::PtraceSyscall(thread) => {
+                gone(self.at_call(thread))?;
+                self.go_on(thread, None)?;
+            }
+            // among others, the first stop of a new thread or child
+            WaitStatus::PtraceEvent(thread, _, _) => {
+                self.threads
+                    .entry(thread)
+                    .or_insert_with(|| Thread::of(thread));
+                if self.killed {
+                    // this child was starting when all processes were killed
+                    let _ = kill(thread, Signal::SIGKILL);
+                }
+                self.go_on(thread, None)?;
+            }
+            WaitStatus::Stopped(thread, signal) => self.go_on(thread, Some(signal))?,
+            WaitStatus::StillAlive => self.await_signal()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Waits until a thread of the running process stops, or until the tracer has to detach.
+    fn await_signal(&mut self) -> nix::Result<()> {
+        let signal = self.signals.map(|it| it.wait()).transpose()?;
+        if signal == Some(Signal::SIGTERM) {
+            self.releases = true;
+            for thread in self.threads.keys() {
+                gone(ptrace::interrupt(*thread))?;
+            }
+        }
+        Ok(())
     }
 
     fn end(&mut self, thread: Pid, how: Traced) {
@@ -196,45 +252,43 @@ impl Tracer {
     }
 
     /// Continues the thread to its next call that can be a point, or to the end of its present call if an action is
-    /// pending there.
+    /// pending there. Releases the thread if the tracer detaches.
     fn go_on(&self, thread: Pid, signal: Option<Signal>) -> nix::Result<()> {
         let pending = self.threads.get(&thread).map(|it| it.pending);
         gone(match pending {
-            None | Some(Pending::Nothing) => ptrace::cont(thread, signal),
-            Some(_) => ptrace::syscall(thread, signal),
+            _ if self.releases => ptrace::detach(thread, signal),
+            None | Some(Pending::Nothing) if self.signals.is_none() => ptrace::cont(thread, signal),
+            _ => ptrace::syscall(thread, signal),
         })
     }
 
-    /// Handles the filter's stop of a thread before a call. Since Linux 4.8, the kernel executes the call directly
-    /// after this stop.
-    fn before(&mut self, thread: Pid) -> nix::Result<()> {
+    /// Handles a stop of a thread before or after a call. Since Linux 4.8, the kernel executes the call directly after
+    /// the filter's stop.
+    fn at_call(&mut self, thread: Pid) -> nix::Result<()> {
         let info = ptrace::syscall_info(thread)?;
-        if info.op != libc::PTRACE_SYSCALL_INFO_SECCOMP {
-            return Ok(());
-        }
         // SAFETY: the kernel has filled in the field that `op` names.
-        let call = unsafe { info.u.seccomp };
-        self.entry(thread, call.nr.cast_signed(), call.args)
-    }
-
-    /// Handles the end of a thread's call.
-    fn after(&mut self, thread: Pid) -> nix::Result<()> {
-        let info = ptrace::syscall_info(thread)?;
-        if info.op != libc::PTRACE_SYSCALL_INFO_EXIT {
-            return Ok(());
+        unsafe {
+            match info.op {
+                libc::PTRACE_SYSCALL_INFO_SECCOMP => {
+                    let call = info.u.seccomp;
+                    self.entry(thread, call.nr.cast_signed(), call.args)
+                }
+                libc::PTRACE_SYSCALL_INFO_ENTRY if self.signals.is_some() => {
+                    let call = info.u.entry;
+                    self.entry(thread, call.nr.cast_signed(), call.args)
+                }
+                libc::PTRACE_SYSCALL_INFO_EXIT => {
+                    self.exit(thread, info.u.exit.sval);
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
         }
-        // SAFETY: the kernel has filled in the field that `op` names.
-        let result = unsafe { info.u.exit }.sval;
-        self.exit(thread, result);
-        Ok(())
     }
 
     fn entry(&mut self, thread: Pid, number: i64, arguments: [u64; 6]) -> nix::Result<()> {
-        let process = self
-            .threads
-            .entry(thread)
-            .or_insert_with(|| Thread::of(thread))
-            .process;
+        let state = self.threads.entry(thread);
+        let process = state.or_insert_with(|| Thread::of(thread)).process;
         let socket = |descriptor: u64| self.sockets.get(&(process, descriptor)).copied();
         let call = Call {
             thread,
@@ -255,33 +309,43 @@ impl Tracer {
             _ => Pending::Nothing,
         };
         if let Some(point) = call.point() {
-            self.changes += usize::from(point.changes);
-            self.sends += usize::from(point.sends);
-            for number in 0..self.faults.len() {
-                let (fault, candidates) = &mut self.faults[number];
-                let can_fail = fault.is_possible_at(&point);
-                *candidates += usize::from(can_fail);
+            let mut kills = false;
+            for (fault, counts) in &mut self.faults {
+                if !fault.is_possible_at(&point) {
+                    continue;
+                }
+                let (Fault::Kill(at)
+                | Fault::KillAfter(at)
+                | Fault::KillBeforeSend(at)
+                | Fault::KillBefore(_, at)
+                | Fault::Fail(at, _)) = *fault;
+                let counted = match fault {
+                    Fault::KillBefore(..) => thread,
+                    _ => self.root,
+                };
+                let count = counts.entry(counted).or_default();
+                *count += 1;
+                if *count != at {
+                    continue;
+                }
                 match *fault {
-                    Fault::Kill(at) if point.changes && at == self.changes => {
+                    Fault::Kill(_) | Fault::KillBeforeSend(_) | Fault::KillBefore(..) => {
                         registers::refuse(thread, libc::EINTR)?;
-                        self.kill();
+                        kills = true;
                     }
-                    Fault::KillBeforeSend(at) if point.sends && at == self.sends => {
-                        registers::refuse(thread, libc::EINTR)?;
-                        self.kill();
-                    }
-                    Fault::KillAfter(at) if point.changes && at == self.changes => {
-                        pending = Pending::Kill;
-                    }
-                    Fault::Fail(at, errno) if can_fail && at == *candidates => {
+                    Fault::KillAfter(_) => pending = Pending::Kill,
+                    Fault::Fail(_, errno) => {
                         registers::refuse(thread, errno)?;
                         pending = Pending::Nothing;
                     }
-                    _ => continue,
                 }
                 self.report.hit = Some(point.clone());
                 self.report.hits += 1;
             }
+            if kills {
+                self.kill();
+            }
+            self.report.threads.push(thread.as_raw());
             self.report.points.push(point);
         }
         if let Some(it) = self.threads.get_mut(&thread) {

@@ -8,7 +8,11 @@ use crate::{
     change::{Change, Dice},
     inside::{attributes, driver_settings, heard, inside, listener, send_by_all, set_features},
 };
-use integration::{Netns, Node, Snapshot, extent, wait};
+use integration::{
+    Netns, Node, Snapshot, extent,
+    tracer::{self, Fault},
+    wait,
+};
 use rdma_netns::{Kernel, Linux};
 use serde_json::{Value, json};
 use std::{
@@ -22,6 +26,7 @@ use std::{
     thread,
     time::Duration,
 };
+use tempfile::NamedTempFile;
 
 /// Number of a pod's rails: first veths, then macvlans.
 const RAILS: usize = 10;
@@ -46,7 +51,7 @@ const CHANGES: usize = 6;
 enum Ending {
     Del,
     Gc,
-    /// DEL is killed after this number of changes, and the next pod's ADD completes the work.
+    /// DEL is killed before the change with this number, and the next pod's ADD completes the work.
     NextAdd(usize),
 }
 
@@ -121,7 +126,7 @@ impl Story {
         let ending = match dice.roll(3) {
             0 => Ending::Del,
             1 => Ending::Gc,
-            _ => Ending::NextAdd(dice.roll(60)),
+            _ => Ending::NextAdd(1 + dice.roll(66)),
         };
         let rails = (0..RAILS).map(|rail| {
             let changes = 1 + dice.roll(CHANGES);
@@ -302,13 +307,11 @@ impl World {
                     return Err(format!("GC: {gc}"));
                 }
             }
-            Ending::NextAdd(changes) => {
+            Ending::NextAdd(change) => {
                 let del = self.node.invoke("DEL", "old", old.path());
-                let killed = Path::new(env!("CARGO_BIN_EXE_rdma-cni-killed"));
-                let del = del
-                    .program(killed)
-                    .env("RDMA_CNI_KILL_AROUND", "all")
-                    .env("RDMA_CNI_KILL_AFTER", changes.to_string());
+                let injector = Path::new(env!("CARGO_BIN_EXE_fault-injector"));
+                let report = NamedTempFile::new().expect("a file");
+                let del = tracer::traced(del, injector, [Fault::Kill(change)], report.path());
                 del.input(&self.rails).run();
                 let add = self.node.invoke("ADD", "next", next.path());
                 if add.input(&self.rails).run().status.success() {

@@ -367,7 +367,7 @@ fn killed_after_any_operation_nothing_is_left() {
     let sweep = Sweep {
         host: &bonded.rails.host,
         plugin: rdma_cni(),
-        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
         around: Around::All,
         cni_path: bonded.cni_path(),
         configuration,

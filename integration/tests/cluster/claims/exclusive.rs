@@ -9,12 +9,17 @@ use super::{
 use crate::{kubectl, manifests, text};
 use dra::{Claims, record::JoinedRail};
 use integration::{
-    ControlPlane, kill_at, machine::Nic, slices::attribute, stopwatch::Stopwatch, wait,
+    ControlPlane,
+    machine::Nic,
+    slices::attribute,
+    stopwatch::Stopwatch,
+    tracer::{self, Fault},
+    wait,
 };
 use kubelet_api::dra::NodePrepareResourceResponse;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 pub(super) const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 
@@ -211,10 +216,11 @@ fn is_killed_at_every_change(
     // files that the daemon still publishes after the last renumbering must not count
     driver.is_at_rest();
     let pid = |driver: &Driver| driver.daemon.pid();
-    let of_prepare = kill_at::changes(pid(&driver), || {
+    let injector = Path::new(env!("CARGO_BIN_EXE_fault-injector"));
+    let of_prepare = tracer::changes(pid(&driver), injector, || {
         assert_eq!(driver.kubelet.prepare(claim), *expected);
     });
-    let of_unprepare = kill_at::changes(pid(&driver), || {
+    let of_unprepare = tracer::changes(pid(&driver), injector, || {
         assert_eq!(driver.kubelet.unprepare(claim), "");
     });
     // Prepare renames record, metadata and specification into place, and Unprepare removes them
@@ -223,14 +229,15 @@ fn is_killed_at_every_change(
     assert!(of_unprepare["unlink"] >= 2, "{of_unprepare:?}");
     for (verb, changes) in [("Prepare", of_prepare), ("Unprepare", of_unprepare)] {
         println!("{verb} changes: {changes:?}");
-        let points = |(call, count): (String, u32)| (1..=count).map(move |at| (call.clone(), at));
+        let points = |(call, count)| (1..=count).map(move |at| (call, at));
         for (call, at) in changes.into_iter().flat_map(points) {
             let what = format!("{verb}, killed before {call} {at}");
             if verb == "Unprepare" {
                 assert_eq!(driver.kubelet.prepare(claim), *expected, "{what}");
             }
             let kubelet = &driver.kubelet;
-            let is_through = kill_at::killed(pid(&driver), (&call, at), || match verb {
+            let fault = Fault::KillBefore(call, at);
+            let is_through = tracer::killed(pid(&driver), injector, fault, || match verb {
                 "Prepare" => kubelet.try_prepare(claim).is_some(),
                 _ => kubelet.try_unprepare(claim).is_some(),
             });
