@@ -5,7 +5,11 @@
 use integration::{
     Netns, Snapshot,
     erdma_functions::{ADDRESSES, Driver, ErdmaNode},
-    smc::{SmcPeer, SmcPod, UEID, bridge, exchange, make_bridge, shown},
+    smc::{
+        SmcPeer,
+        pods::{SmcPod, UEID, bridge, exchange, make_bridge},
+        shown,
+    },
 };
 use std::process::Command;
 

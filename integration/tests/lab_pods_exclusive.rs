@@ -12,7 +12,7 @@ use integration::{
     },
     kubelet::{Allocation, node::Node},
     lab::{Function, Lab, ipv4, ipv6, uverbs},
-    smc::{OneCpu, UEID, shown},
+    smc::{OneCpu, pods::UEID, shown},
     wait,
 };
 use serde_json::{Value, json};

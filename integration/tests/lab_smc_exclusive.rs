@@ -7,7 +7,11 @@ use integration::{
     killed::{Around, Restorer, Sweep},
     lab::{Lab, ipv4},
     plugin,
-    smc::{PRIMARY, SmcPeer, SmcPod, UEID, bridge, exchange, make_bridge, shown},
+    smc::{
+        SmcPeer,
+        pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge},
+        shown,
+    },
     wait,
 };
 use serde_json::{Value, json};

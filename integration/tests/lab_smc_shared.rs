@@ -6,7 +6,11 @@ use integration::{
     Netns, Runtime, Snapshot,
     nics::BondedNics,
     plugin::{self, rdma_cni},
-    smc::{PRIMARY, SmcPeer, SmcPod, UEID, bridge, exchange, make_bridge, shown},
+    smc::{
+        SmcPeer,
+        pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge},
+        shown,
+    },
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;

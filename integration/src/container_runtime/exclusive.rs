@@ -48,7 +48,7 @@ impl ExclusiveNode {
             .as_object_mut()
             .expect("an object")
             .extend(more.clone());
-        let bridge = smc::bridge(&node.path("networks"));
+        let bridge = smc::pods::bridge(&node.path("networks"));
         let list = Conflist::new("1.0.0", vec![bridge, entry]);
         runtime.network.set(&list);
         let functions = lab.functions.iter().flatten().count();

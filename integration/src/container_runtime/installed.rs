@@ -199,7 +199,7 @@ pub fn root() -> PathBuf {
 
 /// Returns the conflist of a primary network called `name`, as the network's own program writes it.
 pub fn primary(name: &str) -> String {
-    let bridge = smc::bridge(Path::new("/var/lib/cni/networks"));
+    let bridge = smc::pods::bridge(Path::new("/var/lib/cni/networks"));
     format!(
         "{:#}\n",
         json!({"cniVersion": "1.0.0", "name": name, "plugins": [bridge]})

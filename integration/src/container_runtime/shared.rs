@@ -79,7 +79,7 @@ impl SharedNode {
             "type": "rdma-ipam", "from": "parent", "family": "both", "strategy": "stable",
             "dataDir": self.node.path("leases"),
         });
-        let bridge = smc::bridge(&self.node.path("networks"));
+        let bridge = smc::pods::bridge(&self.node.path("networks"));
         Conflist::new("1.0.0", vec![bridge, chain])
     }
 

@@ -2,11 +2,10 @@
 //! Connections over SMC or TCP between two namespaces by `smc-peer`. Both ends compare every byte.
 
 mod one_cpu;
-mod pods;
+pub mod pods;
 
 use one_cpu::First;
 pub use one_cpu::{OneCpu, schedule};
-pub use pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge};
 
 use crate::{Netns, daemon::rdma_device_plugin};
 use serde_json::Value;

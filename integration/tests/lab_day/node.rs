@@ -13,7 +13,7 @@ use integration::{
     },
     kubelet::{Wish, node::Node},
     lab::{Function, Lab, NICS, ipv4, ipv6, uverbs},
-    smc::UEID,
+    smc::pods::UEID,
     wait,
 };
 use serde_json::json;

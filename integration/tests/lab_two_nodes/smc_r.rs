@@ -6,7 +6,7 @@ use integration::{
     Cluster, Netns,
     cluster::traffic,
     control_plane::nodes::{FIRST, SECOND},
-    smc::{UEID, active, shown},
+    smc::{active, pods::UEID, shown},
     wait,
 };
 use serde_json::{Value, json};
