@@ -90,7 +90,7 @@ mod tests {
             mac: Some("02:00:00:00:00:01".parse().expect("an address")),
             ..Rail::new("rdma0".to_owned(), device, addresses.to_vec())
         };
-        let sent = List::of(Some("node-a"), &[rail.clone()]);
+        let sent = List::of(Some("node-a"), std::slice::from_ref(&rail));
         let line = serde_json::to_vec(&sent).expect("JSON");
         let read = List::parse(&line).expect("a list");
         assert_eq!(read.name, "node-a");
