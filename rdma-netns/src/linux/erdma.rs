@@ -3,65 +3,61 @@
 
 use super::{Linux, devices::read, smc::erdma_compat};
 use crate::{
-    DeviceAddress, ErdmaModule, Function, Netdev,
+    ErdmaModule, Function, Hca, Netdev,
     pairing::{ERDMA, is_guid_of},
     rdma::name,
 };
 use std::path::Path;
 
-/// Pairs eRDMA's RDMA devices with their netdevs. The netdev is on another function than the RDMA device. Two rules
-/// find the netdev:
-///
-/// - The RDMA device's GUID derives from the netdev's MAC ([`pairing`](crate::pairing)). The rule applies to eRDMA
-///   only, because a virtual function of another vendor can have a GUID that also derives from another netdev's MAC.
-/// - The netdev's name is in the GID table of the RDMA device's port. The table does not name a namespace, and a
-///   different netdev in this namespace can have the same name. So the rule applies only to netdevs whose MAC a program
-///   changed: such a MAC matches no GUID.
-pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
-    let peers: Vec<_> = functions
-        .iter()
-        .map(|function| peer(sysfs, function, functions))
-        .collect();
-    for (function, peer) in functions.iter_mut().zip(peers) {
-        if let Some((address, netdev)) = peer {
-            function.netdevs = vec![netdev];
-            function.netdev_function = Some(address);
+/// Pairs eRDMA's RDMA devices that have a parent with their netdevs. The netdev is on another function than the RDMA
+/// device. `port_place` returns the place of the function that has the netdev of an RDMA device's port. Else the RDMA
+/// device's GUID derives from the netdev's MAC ([`pairing`](crate::pairing)). All ports precede, because a netdev can
+/// have a MAC from which the GUID of another RDMA device derives. The rules apply to eRDMA only, because a virtual
+/// function of another vendor can have a GUID that also derives from another netdev's MAC.
+pub(super) fn pair(
+    sysfs: &Path,
+    functions: &mut [Function],
+    port_place: impl Fn(&str, &[Function]) -> Option<usize>,
+) {
+    for is_by_port in [true, false] {
+        for own in 0..functions.len() {
+            let Some(hca) = lone(&functions[own]) else {
+                continue;
+            };
+            let place = match is_by_port {
+                true => port_place(&hca.name, functions).filter(|it| is_free(*it, functions)),
+                false => guid_place(sysfs, &hca.name, functions),
+            };
+            if let Some(place) = place {
+                functions[own].netdevs = functions[place].netdevs.clone();
+                functions[own].netdev_function = Some(functions[place].device.address.clone());
+            }
         }
     }
 }
 
-/// Returns the netdev of the eRDMA device of `function`, and the function that has this netdev. Searches the functions
-/// without an RDMA device. Returns `None` if `function` itself has a netdev.
-fn peer(
-    sysfs: &Path,
-    function: &Function,
-    functions: &[Function],
-) -> Option<(DeviceAddress, Netdev)> {
+/// Returns the RDMA device of an eRDMA function that has no netdev.
+fn lone(function: &Function) -> Option<&Hca> {
     let is_erdma = function.device.driver.as_deref() == Some(ERDMA);
-    let hca = function
-        .hcas
-        .first()
-        .filter(|_| is_erdma && function.netdevs.is_empty())?;
-    let directory = name::directory(sysfs, &hca.name);
-    let guid = read(&directory, "node_guid")?;
-    let find = |is_it: &dyn Fn(&Netdev) -> bool| {
-        let mut others = functions.iter().filter(|other| other.hcas.is_empty());
-        others.find_map(|other| {
-            let netdev = other.netdevs.iter().find(|netdev| is_it(netdev))?;
-            Some((other.device.address.clone(), netdev.clone()))
-        })
-    };
-    let port = read(&directory, "ports/1/gid_attrs/ndevs/0");
-    let is_port =
-        |it: &Netdev| port.as_deref() == Some(it.name.as_str()) && has_another_mac(sysfs, it);
-    find(&|it| is_guid_of(&guid, &it.mac)).or_else(|| find(&is_port))
+    let mut hcas = function.hcas.iter();
+    hcas.next()
+        .filter(|_| is_erdma && function.netdevs.is_empty())
 }
 
-/// Returns true if a program changed the netdev's MAC (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The RDMA
-/// device's GUID continues to derive from the earlier MAC until the driver is loaded again.
-fn has_another_mac(sysfs: &Path, netdev: &Netdev) -> bool {
-    let directory = sysfs.join("class/net").join(&netdev.name);
-    read(&directory, "addr_assign_type").as_deref() == Some("3")
+/// Returns true if the function at `place` has no RDMA device, and its netdevs belong to no other function's RDMA
+/// device.
+fn is_free(place: usize, functions: &[Function]) -> bool {
+    let address = Some(&functions[place].device.address);
+    let mut others = functions.iter();
+    functions[place].hcas.is_empty() && others.all(|it| it.netdev_function.as_ref() != address)
+}
+
+/// Returns the place of the free function that has a netdev from whose MAC the GUID of the RDMA device `name` derives.
+fn guid_place(sysfs: &Path, name: &str, functions: &[Function]) -> Option<usize> {
+    let guid = read(&name::directory(sysfs, name), "node_guid")?;
+    let is_its = |netdev: &Netdev| is_guid_of(&guid, &netdev.mac);
+    (0..functions.len())
+        .find(|it| functions[*it].netdevs.iter().any(is_its) && is_free(*it, functions))
 }
 
 /// Returns the module of the eRDMA driver. Returns `None` if the module is not loaded.

@@ -8,8 +8,8 @@ use super::{
     Linux, accelerators, cannot_read, data_direct,
     devices::{self, Verbs, entries, link_name, read, virtual_functions},
     erdma, nvlink,
-    parentless::{self, Parentless},
     pci_path::path,
+    port_netdevs::{self, PortNetdev},
     rdma,
     reach::{Reach, network_of},
     sockets, vlans,
@@ -59,7 +59,7 @@ impl Linux {
                 true => self.kernel_users(),
                 false => BTreeMap::new(),
             },
-            parentless: self.parentless(),
+            port_netdevs: self.port_netdevs(),
             with_ports,
         };
         reader
@@ -75,7 +75,7 @@ pub(super) fn read_tree(sysfs: &Path, dev: &Path, reach: Reach) -> io::Result<In
         dev,
         reach,
         kernel_users: BTreeMap::new(),
-        parentless: BTreeMap::new(),
+        port_netdevs: BTreeMap::new(),
         with_ports: true,
     };
     reader.inventory()
@@ -87,8 +87,8 @@ struct Reader<'a> {
     reach: Reach,
     /// Kernel users of RDMA devices, by name of the RDMA device.
     kernel_users: BTreeMap<String, Vec<String>>,
-    /// RDMA devices without a parent in this program's namespace, by name.
-    parentless: BTreeMap<String, Parentless>,
+    /// RDMA devices in this program's namespace that have no parent, or whose parent has eRDMA's driver, by name.
+    port_netdevs: BTreeMap<String, PortNetdev>,
     /// True if the inventory has ports, firmware versions and speeds.
     with_ports: bool,
 }
@@ -109,7 +109,7 @@ impl Reader<'_> {
             soft: self.is_soft(&verbs.device),
             node_guid: self.node_guid(verbs),
             is_erdma: verbs.parent.is_none()
-                && pairing::is_erdma(self.parentless(&verbs.device).driver, &verbs.device),
+                && pairing::is_erdma(self.port_netdev(&verbs.device).driver, &verbs.device),
             kernel_users: self
                 .kernel_users
                 .get(&verbs.device)
@@ -158,7 +158,9 @@ impl Reader<'_> {
             function.hcas.push(hca);
         }
         self.add_sub_devices(&verbs, &char_devices, functions)?;
-        erdma::pair(self.sysfs, functions);
+        erdma::pair(self.sysfs, functions, |device, functions| {
+            self.port_place(device, functions)
+        });
         data_direct::find(self.sysfs, functions)?;
         let addresses = functions.iter().map(|it| &it.device.address);
         inventory.accelerators = accelerators::accelerators(self.sysfs, &addresses.collect())?;
@@ -427,15 +429,15 @@ impl Reader<'_> {
         ports
     }
 
-    fn parentless(&self, device: &str) -> Parentless {
-        self.parentless.get(device).copied().unwrap_or_default()
+    fn port_netdev(&self, device: &str) -> PortNetdev {
+        self.port_netdevs.get(device).copied().unwrap_or_default()
     }
 
-    /// Returns the place in `functions` of the function that has the netdev of an RDMA device without a parent. Returns
-    /// `None` if the netdev is in another namespace.
+    /// Returns the place in `functions` of the function that has the netdev of an RDMA device's port. Returns `None` if
+    /// the netdev is in another namespace.
     fn port_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
-        let netdev = self.parentless(device).netdev?;
-        parentless::place_of(self.sysfs, netdev, functions)
+        let netdev = self.port_netdev(device).netdev?;
+        port_netdevs::place_of(self.sysfs, netdev, functions)
     }
 }
 

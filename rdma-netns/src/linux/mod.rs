@@ -25,7 +25,7 @@
 //! | `rdma`, `devices` | RDMA devices and their hardware, in sysfs and `/dev` |
 //! | `gids` | the GID tables in sysfs |
 //! | `erdma` | special cases of eRDMA |
-//! | `parentless` | RDMA devices without a parent in sysfs |
+//! | `port_netdevs` | the netdevs of software RDMA devices and eRDMA devices |
 //! | `inventory` | the node's hardware from which resources are formed |
 //! | `pci_path` | the PCI path of a function |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and the distance of a NIC from them |
@@ -80,8 +80,8 @@ pub mod nldev;
 mod nvlink;
 pub mod offline;
 mod packet_socket;
-mod parentless;
 mod pci_path;
+mod port_netdevs;
 mod probe;
 mod rdma;
 mod rdma_cgroup;

@@ -103,7 +103,7 @@ impl Node {
     fn inventory_with(&self, ports: &[(&str, &str)]) -> Inventory {
         let port = |(at, (device, netdev)): (u32, &(&str, &str))| {
             self.file(&format!("sys/class/net/{netdev}/ifindex"), &at.to_string());
-            let state = Parentless {
+            let state = PortNetdev {
                 driver: None,
                 netdev: Some(at),
             };
@@ -115,7 +115,7 @@ impl Node {
             dev: &dev,
             reach: Reach::default(),
             kernel_users: BTreeMap::new(),
-            parentless: (7..).zip(ports).map(port).collect(),
+            port_netdevs: (7..).zip(ports).map(port).collect(),
             with_ports: true,
         };
         reader.inventory().expect("an inventory")

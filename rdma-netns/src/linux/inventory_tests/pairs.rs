@@ -167,23 +167,23 @@ fn an_rdma_device_finds_its_netdev_on_another_function() {
     assert_eq!(node.inventory().erdma, None);
 }
 
-/// The driver derived the RDMA device's GUID from an earlier MAC of the netdev. So the inventory finds the netdev by
-/// its name in the GID table. A netdev in a pod can have the same name, so the inventory uses the name only if the
-/// netdev's MAC was changed.
+/// The driver derived the RDMA device's GUID from an earlier MAC of the netdev. So the inventory finds the netdev as the
+/// RDMA device's port. It does not use the name in the GID table, because a netdev in a pod can have this name.
 #[test]
-fn an_erdma_netdev_with_another_mac_is_found_by_the_gid_table() {
-    for (assigned, wanted) in [("3", &["eth1"][..]), ("0", &[])] {
+fn an_erdma_netdev_with_another_mac_is_found_by_its_port() {
+    for has_parent in [true, false] {
         let node = Node::new();
-        let virtio = node.pci("pci0000:00", "0000:00:01.0", "20000", "1AF4:1000");
-        node.netdev(&format!("{virtio}/virtio1"), "eth1", "00:16:3e:00:00:99");
-        node.file("sys/class/net/eth1/addr_assign_type", assigned);
-        let erdma = node.pci("pci0000:00", "0000:00:11.0", "20000", "1DED:107F");
-        node.rdma(1, "erdma_1", Some(&erdma));
-        let directory = "sys/class/infiniband/erdma_1";
-        node.file(&format!("{directory}/node_guid"), "0216:3eff:fe00:0001");
-        node.file(&format!("{directory}/ports/1/gid_attrs/ndevs/0"), "eth1");
-        let names = node.names();
-        assert_eq!(names[1], row("0000:00:11.0", wanted, &["erdma_1"]));
+        erdma(&node, 1, has_parent);
+        node.file("sys/class/net/eth1/address", "00:16:3e:00:00:99");
+        node.file("sys/class/net/eth1/addr_assign_type", "3");
+        let table = "sys/class/infiniband/erdma_1/ports/1/gid_attrs/ndevs/0";
+        node.file(table, "eth1");
+        for (ports, is_paired) in [(&[("erdma_1", "eth1")][..], true), (&[], false)] {
+            let functions = node.inventory_with(ports).functions;
+            let has_both = |it: &Function| !it.netdevs.is_empty() && !it.hcas.is_empty();
+            let found = functions.iter().any(has_both);
+            assert_eq!(found, is_paired, "{has_parent} {ports:?}");
+        }
     }
 }
 
@@ -376,22 +376,31 @@ fn a_name_that_a_pod_gives_its_netdev_pairs_nothing() {
 /// `eth2` as the port of `erdma_2`.
 #[test]
 fn a_port_precedes_a_mac_that_a_pod_has_set() {
-    let node = Node::new();
-    erdma(&node, 1, false);
-    erdma(&node, 2, false);
-    fs::remove_file(node.path("sys/class/net/eth1")).expect("moved");
-    node.file("sys/class/net/eth2/address", "00:16:3e:00:00:01");
-    let inventory = node.inventory_with(&[("erdma_2", "eth2")]);
-    assert_eq!(inventory.unpaired[0].name, "erdma_1");
-    assert_eq!(
-        Node::names_in(inventory),
-        [
-            row("0000:00:01.0", &[], &[]),
-            row("0000:00:02.0", &["eth2"], &["erdma_2"]),
-            row("0000:00:11.0", &[], &[]),
-            row("0000:00:12.0", &[], &[]),
-        ]
-    );
+    for has_parent in [false, true] {
+        let node = Node::new();
+        erdma(&node, 1, has_parent);
+        erdma(&node, 2, has_parent);
+        fs::remove_file(node.path("sys/class/net/eth1")).expect("moved");
+        node.file("sys/class/net/eth2/address", "00:16:3e:00:00:01");
+        let inventory = node.inventory_with(&[("erdma_2", "eth2")]);
+        let unpaired = inventory.unpaired.iter().map(|it| &*it.name);
+        let without_netdev: &[&str] = if has_parent { &[] } else { &["erdma_1"] };
+        assert_eq!(unpaired.collect::<Vec<_>>(), without_netdev);
+        let [first, second]: [(&[&str], &[&str]); 2] = match has_parent {
+            false => [(&[], &[]), (&[], &[])],
+            true => [(&[], &["erdma_1"]), (&["eth2"], &["erdma_2"])],
+        };
+        let of_netdev: &[&str] = if has_parent { &[] } else { &["erdma_2"] };
+        assert_eq!(
+            Node::names_in(inventory),
+            [
+                row("0000:00:01.0", &[], &[]),
+                row("0000:00:02.0", &["eth2"], of_netdev),
+                row("0000:00:11.0", first.0, first.1),
+                row("0000:00:12.0", second.0, second.1),
+            ]
+        );
+    }
 }
 
 /// Tests eRDMA and soft-RoCE on one netdev, and eRDMA in the layout with a parent.

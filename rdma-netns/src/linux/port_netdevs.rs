@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA devices that have no parent in sysfs: software RDMA devices, and eRDMA devices of mainline Linux.
+//! RDMA devices whose netdev is not on their own function: software RDMA devices, and eRDMA devices.
 
 use super::{
     Linux,
     devices::{self, read},
     nldev::PortInfo,
 };
-use crate::{Function, Netdev};
+use crate::{DeviceAddress, Function, Netdev, pairing::ERDMA};
 use std::{collections::BTreeMap, path::Path};
 
-/// State of an RDMA device without a parent, as RDMA netlink reports it.
+/// State of an RDMA device that has no parent in sysfs, or whose parent has eRDMA's driver, as RDMA netlink reports it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Parentless {
+pub(super) struct PortNetdev {
     /// Driver id.
     pub(super) driver: Option<u32>,
     /// Index of the port's netdev. `None`: no netdev of this program's namespace is the port's. The kernel compares the
@@ -21,12 +21,14 @@ pub(super) struct Parentless {
 }
 
 impl Linux {
-    /// Returns the RDMA devices without a parent in sysfs, by name. Omits devices that are not in this program's
-    /// namespace. rxe and siw read the speed of their netdev for the answer about a port, which can need the firmware of
-    /// the netdev's NIC (`ib_get_eth_speed()`, `drivers/infiniband/core/verbs.c`).
-    pub(super) fn parentless(&self) -> BTreeMap<String, Parentless> {
+    /// Returns the RDMA devices that have no parent in sysfs, or whose parent has eRDMA's driver, by name. Omits devices
+    /// that are not in this program's namespace. rxe and siw read the speed of their netdev for the answer about a port,
+    /// which can need the firmware of the netdev's NIC (`ib_get_eth_speed()`, `drivers/infiniband/core/verbs.c`).
+    pub(super) fn port_netdevs(&self) -> BTreeMap<String, PortNetdev> {
         let mut verbs = devices::verbs(&self.sysfs).unwrap_or_default();
-        verbs.retain(|it| it.parent.is_none());
+        let erdma = self.sysfs.join("bus/pci/drivers").join(ERDMA);
+        let is_bound = |function: &DeviceAddress| erdma.join(&**function).exists();
+        verbs.retain(|it| it.parent.as_ref().is_none_or(is_bound));
         if verbs.is_empty() {
             return BTreeMap::new();
         }
@@ -40,7 +42,7 @@ impl Linux {
                 log::debug!("cannot read the ports of {}: {error}", device.name);
                 Vec::new()
             });
-            let state = Parentless {
+            let state = PortNetdev {
                 driver: verbs.ok().flatten().and_then(|it| it.driver),
                 netdev: ports.first().and_then(|it: &PortInfo| it.netdev),
             };
