@@ -4,7 +4,7 @@
 use crate::{Node, ops::*};
 use nix::errno::Errno;
 use rdma_netns::{
-    Address, Kernel,
+    Address, Kernel, Route,
     link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE},
 };
 
@@ -93,6 +93,32 @@ pub fn an_ipv4_primary_takes_its_secondaries_along(node: &Node<'_, impl Kernel>)
     node.make(add("nic0", address("10.0.0.6/24")));
     node.make(remove("nic0", address("10.0.0.5/24")));
     assert_eq!(texts(&node.host("nic0")), ["fd00::5/64"]);
+}
+
+/// With the last IPv4 address, the kernel removes the netdev's IPv4 routes of all tables, also routes with an IPv6
+/// gateway (`fib_disable_ip()`, `net/ipv4/fib_frontend.c`). A primary and its secondaries are removed together.
+pub fn the_last_ipv4_address_takes_all_ipv4_routes_along(node: &Node<'_, impl Kernel>) {
+    node.addressed();
+    let by_table = Route {
+        table: 1001,
+        ..route("10.7.0.0/16", None)
+    };
+    let ipv4 = [
+        by_table,
+        route("10.8.0.0/16", Some("10.0.0.1")),
+        route("10.9.0.0/16", Some("fd00::1")),
+    ];
+    let ipv6 = route("fd99::/64", Some("fd00::1"));
+    for route in ipv4.iter().chain([&ipv6]) {
+        node.make(add_route("nic0", route.clone()));
+    }
+    node.make(add("nic0", address("10.1.0.5/24")));
+    node.make(remove("nic0", address("10.0.0.5/24")));
+    assert_eq!(node.host("nic0").lasting_routes().count(), 4);
+    node.make(add("nic0", address("10.1.0.6/24")));
+    node.make(remove("nic0", address("10.1.0.5/24")));
+    let link = node.host("nic0");
+    assert_eq!(link.lasting_routes().collect::<Vec<_>>(), [&ipv6]);
 }
 
 /// The prefix routes of both families get the metric of their address.

@@ -101,6 +101,7 @@ macro_rules! suite {
                 prefix_routes_come_and_go_with_addresses
                 a_peer_has_the_prefix_route
                 an_ipv4_primary_takes_its_secondaries_along
+                the_last_ipv4_address_takes_all_ipv4_routes_along
                 a_metric_is_that_of_the_prefix_route
                 what_was_added_is_seen
                 lifetimes_are_seen

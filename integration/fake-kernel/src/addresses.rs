@@ -36,6 +36,7 @@ impl World {
 
     /// Removes an address, its prefix route, and the routes that have it as source (`fib_del_ifaddr()`,
     /// `cleanup_prefix_route()`). With an IPv4 primary, its secondaries are removed too (`promote_secondaries` is off).
+    /// With the last IPv4 address, all IPv4 routes are removed (`fib_disable_ip()`).
     pub(crate) fn remove_address(
         &mut self,
         netns: NetnsId,
@@ -57,10 +58,12 @@ impl World {
         let left: Vec<Route> = addresses.iter().filter_map(prefix_route).collect();
         let gone = prefix_route(&removed).filter(|route| !left.contains(route));
         let stays = addresses.iter().any(|other| other.ip == removed.ip);
+        let is_last = removed.ip.is_ipv4() && !addresses.iter().any(|other| other.ip.is_ipv4());
         netdev.detecting.remove(&removed.ip);
         netdev.link.routes.retain(|route| {
             let has_source = stays || route.source != Some(removed.ip);
-            Some(route) != gone.as_ref() && has_source
+            let has_family = !is_last || route.destination.is_ipv6();
+            Some(route) != gone.as_ref() && has_source && has_family
         });
         Ok(())
     }

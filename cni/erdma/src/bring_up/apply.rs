@@ -180,6 +180,14 @@ impl<K: Kernel> Desired for Given<'_, K> {
                 self.refused.push(error);
                 Refusal::DoWithout
             }
+            // such a route had a gateway that this NIC no longer reaches
+            Op::Link {
+                change: LinkChange::AddRoute(ref route),
+                ..
+            } if route.source != Some(self.wanted.address.ip().into()) => {
+                log::warn!("cannot set the route of another program again: {error}");
+                Refusal::GoOn(error)
+            }
             _ => Refusal::PlanAgain(error),
         }
     }

@@ -157,8 +157,9 @@ pub fn exclusive_route<'a>(
 }
 
 /// Returns the changes that give `link` the configuration `given` and remove the earlier configurations in
-/// `superseded`.
+/// `superseded`. Routes of other programs come last, because their gateways can be in the network of `given`.
 pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
+    let before = link;
     let mut stale = routes_of(superseded.iter());
     stale.retain(|it| !given.routes.contains(it));
     let superseded = superseded.iter().map(|earlier| &earlier.address);
@@ -187,6 +188,8 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             set(LinkChange::AddRoute(route.clone()));
         }
     }
+    stale.extend(&given.routes);
+    ops.extend(set_again(before, &link, &stale));
     ops
 }
 
@@ -220,37 +223,53 @@ pub(super) fn remove<'a>(
     ops
 }
 
-/// Returns the operations that remove an address, if `link` has it, and repair the side effects. Changes `link` to the
-/// state after these operations. With an address, the kernel also removes:
+/// Returns the operations that remove an address, if `link` has it, and set the addresses again that the kernel removes
+/// with it. Changes `link` to the state after these operations. With an address, the kernel also removes:
 ///
 /// - routes with this address as their source
 /// - later addresses of the same network, if `promote_secondaries` is not set (`__inet_del_ifa()`,
 ///   `net/ipv4/devinet.c`)
-///
-/// The operations set the later addresses again, with the routes that have them as source.
+/// - all IPv4 routes, if no IPv4 address is left (`fib_disable_ip()`, `net/ipv4/fib_frontend.c`)
 fn remove_address(link: &mut Link, address: &Address) -> Vec<Op> {
     let is_it = |it: &Address| it.same_as(address);
     let Some(position) = link.addresses.iter().position(is_it) else {
         return vec![];
     };
     link.addresses.remove(position);
-    link.routes.retain(|it| it.source != Some(address.ip));
-    let change = |change| Op::link(NetnsSide::Host, &link.name, change);
-    let mut ops = vec![change(LinkChange::RemoveAddress(address.clone()))];
     let network = |it: &Address| match it.ip {
         IpAddr::V4(ip) => Ipv4Network::new(ip, it.prefix).ok().map(|it| it.network()),
         IpAddr::V6(_) => None,
     };
     let after = link.addresses[position..].iter();
     let others = after.filter(|it| it.prefix == address.prefix && network(it) == network(address));
-    for other in others {
-        ops.push(change(LinkChange::AddAddress(other.clone())));
-        let by_it = link
-            .lasting_routes()
-            .filter(|it| it.source == Some(other.ip));
-        ops.extend(by_it.map(|route| change(LinkChange::AddRoute(route.clone()))));
-    }
-    ops
+    let others: Vec<&Address> = others.collect();
+    let stays = |it: &Address| it.ip.is_ipv4() && !others.contains(&it);
+    let is_last = !link.addresses.iter().any(stays);
+    link.routes.retain(|route| {
+        let is_source = |it: &Address| route.source == Some(it.ip);
+        let has_source = !is_source(address) && !others.iter().any(|it| is_source(it));
+        has_source && (!is_last || route.destination.is_ipv6())
+    });
+    let change = |change| Op::link(NetnsSide::Host, &link.name, change);
+    let removal = change(LinkChange::RemoveAddress(address.clone()));
+    let again = others
+        .into_iter()
+        .map(|it| LinkChange::AddAddress(it.clone()));
+    std::iter::once(removal).chain(again.map(change)).collect()
+}
+
+/// Returns the operations that set routes of other programs again: the routes that `before` has, that `after` lacks
+/// because the kernel removed them with an address, and whose source is still an address. `own` are the daemon's routes.
+pub(super) fn set_again(before: &Link, after: &Link, own: &[&Route]) -> Vec<Op> {
+    let is_there = |ip: IpAddr| after.addresses.iter().any(|it| it.ip == ip);
+    let was_there = |ip: IpAddr| before.addresses.iter().any(|it| it.ip == ip);
+    let has_source = |it: &Route| it.source.is_none_or(|ip| is_there(ip) || !was_there(ip));
+    let lost = before.lasting_routes();
+    let lost = lost.filter(|it| !after.routes.contains(it) && !own.contains(it));
+    let lost = lost.filter(|it| has_source(it));
+    let change = |it: &Route| LinkChange::AddRoute(it.clone());
+    lost.map(|it| Op::link(NetnsSide::Host, &before.name, change(it)))
+        .collect()
 }
 
 impl DesiredNic {

@@ -4,7 +4,7 @@
 
 use super::{
     ownership::uppers,
-    plan::{remove, routes_of},
+    plan::{remove, routes_of, set_again},
     record::{RP_FILTER, Record},
 };
 use rdma_netns::{Address, Link, LinkChange, Namespace, NetnsSide, Op, Route};
@@ -23,10 +23,10 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     let routes = routes_of(record.gifts());
     let given = record.gifts().map(|given| &given.address);
     let is_there = |it: &&Address| link.address(it).is_some_and(|there| is_as_given(there, it));
-    let mut back = PutBack {
-        ops: remove(&mut link.clone(), &routes, given.filter(is_there)),
-        left: vec![],
-    };
+    let mut after = link.clone();
+    let mut ops = remove(&mut after, &routes, given.filter(is_there));
+    ops.extend(set_again(link, &after, &routes));
+    let mut back = PutBack { ops, left: vec![] };
     let others = others(link, record, &routes);
     let is_ours_alone = others.is_empty();
     back.left.extend(others);

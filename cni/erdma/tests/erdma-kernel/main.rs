@@ -276,6 +276,36 @@ async fn addresses_of_others_in_the_same_network_outlast_the_release() {
     assert_eq!(host.netns.link("eth2").expect("eth2")["operstate"], "DOWN");
 }
 
+/// With the last IPv4 address of a netdev, the kernel removes all IPv4 routes of the netdev.
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_of_others_outlast_another_address_and_the_release() {
+    for (address, cidr, gateway) in [
+        ("10.0.0.8", CIDR, GATEWAY),
+        ("10.1.0.8", "10.1.0.0/24", "10.1.0.253"),
+    ] {
+        let host = Host::new("");
+        host.settle().await;
+        host.netns.ip("route add 10.7.0.0/16 dev eth1");
+        host.netns
+            .ip("route add 10.8.0.0/16 via 10.7.0.1 dev eth1 table 77");
+        let table = || host.netns.ip("-4 route show dev eth1 table 77");
+        let before = table();
+        host.service.add_nic(MACS[0], address, cidr, gateway);
+        host.settle().await;
+        assert_eq!(host.netns.addresses("eth1"), [format!("{address}/24")]);
+        let foreign = "10.7.0.0/16 - - -".to_owned();
+        assert!(host.routes("eth1").contains(&foreign));
+        assert_eq!(table(), before);
+        let told = host.release();
+        assert!(
+            told[0].contains("eth1 has a route to 10.7.0.0/16, which another program added later"),
+            "{told:?}"
+        );
+        assert_eq!(host.routes("eth1"), [foreign]);
+        assert_eq!(table(), before);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_configuration_is_left_alone() {
     let host = Host::new("");
