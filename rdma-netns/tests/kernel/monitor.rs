@@ -233,6 +233,43 @@ fn lost_events_are_reported() {
     });
 }
 
+/// A pod chooses the number of its netdev's names. The kernel's message about the netdev is longer than the buffer.
+#[test]
+fn a_message_that_is_too_long_concerns_only_its_namespace() {
+    with_node(|world| {
+        let mut monitor = open();
+        let pod = watch(world, &mut monitor);
+        for is_watched in [true, false] {
+            if !is_watched {
+                monitor.forget(pod);
+            }
+            let netdev = format!("long{}", u8::from(is_watched));
+            world.pod_ip(&format!("link add {netdev} type bridge"));
+            // more names do not fit into one request of `ip`
+            for numbers in (0..300_u32).collect::<Vec<_>>().chunks(6) {
+                let name = |number: &u32| {
+                    let name = format!("{netdev}-{number}-");
+                    format!(" altname {name:x<127}")
+                };
+                let names: String = numbers.iter().map(name).collect();
+                world.pod_ip(&format!("link property add dev {netdev}{names}"));
+            }
+            world.pod_ip(&format!("link set {netdev} up"));
+            let mark = format!("mark{}", u8::from(is_watched));
+            world.ip(&format!("link add {mark} type bridge"));
+            let is_mark = |event: &Event| matches!(event, Event::Link { namespace: None, link } if *link.name == *mark);
+            let mut told = vec![];
+            let begin = Instant::now();
+            while !told.iter().any(is_mark) && begin.elapsed() < SOON {
+                told.extend(monitor.events().expect("events"));
+            }
+            assert!(told.iter().any(is_mark), "{told:?}");
+            assert!(!told.contains(&Event::Lost));
+            assert_eq!(told.contains(&Event::Unread(pod)), is_watched);
+        }
+    });
+}
+
 /// Drops all capabilities of the calling thread and of the threads that it starts.
 fn give_up_capabilities() {
     // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its two data blocks

@@ -425,9 +425,13 @@ impl Watch {
                 self.reports.request();
                 false
             }
+            Event::Unread(nsid) => {
+                self.forget_links(*nsid);
+                self.pods.mark_stale(Some(*nsid));
+                self.pods.follow(*nsid)
+            }
             Event::NamespaceGone(nsid) => {
-                self.links
-                    .retain(|(namespace, _), _| *namespace != Some(*nsid));
+                self.forget_links(*nsid);
                 self.pods.ended(*nsid);
                 true
             }
@@ -445,6 +449,11 @@ impl Watch {
                 true
             }
         }
+    }
+
+    fn forget_links(&mut self, of: Nsid) {
+        self.links
+            .retain(|(namespace, _), _| *namespace != Some(of));
     }
 
     fn mark_stale(&mut self, namespace: Option<Nsid>) {

@@ -12,8 +12,8 @@ use std::{
 /// start.
 const BURST: u32 = 1 << 20;
 
-/// Size of the buffer for one datagram in bytes. A netdev's message is smaller than 4 KiB, and a uevent has at most a
-/// little more than 2 KiB (`UEVENT_BUFFER_SIZE`).
+/// Size of the buffer for one datagram in bytes. A netdev's message is smaller than 4 KiB, unless a program gave the
+/// netdev many alternative names. A uevent has at most a little more than 2 KiB (`UEVENT_BUFFER_SIZE`).
 const LARGEST: usize = 32 << 10;
 
 /// Maximum number of datagrams that one call reads. Without a limit, a flood of events would delay other work.
@@ -32,7 +32,10 @@ pub(super) struct Feed {
 pub(super) enum Received<'a> {
     /// A datagram, and the number of the namespace from which it comes. `None`: the socket's own namespace.
     Datagram(Option<i32>, &'a [u8]),
-    /// The kernel dropped some datagrams, or truncated one.
+    /// A datagram that was longer than the buffer, and came from the namespace with this number. `None`: the socket's
+    /// own namespace.
+    TooLong(Option<i32>),
+    /// The kernel dropped some datagrams.
     Lost,
 }
 
@@ -77,7 +80,7 @@ impl Feed {
         for _ in 0..BATCH {
             match self.next() {
                 Ok(message) if message.sender != 0 => {} // a message of another program
-                Ok(message) if message.truncated => take(Received::Lost),
+                Ok(message) if message.truncated => take(Received::TooLong(message.namespace)),
                 Ok(message) => {
                     let datagram = &self.buffer[..self.length];
                     take(Received::Datagram(message.namespace, datagram));

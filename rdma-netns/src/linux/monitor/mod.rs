@@ -77,6 +77,9 @@ pub enum Event {
     },
     /// An IP address of global scope appeared on a netdev of this namespace, disappeared, or changed.
     Address,
+    /// A watched namespace reported a netdev by a message that is longer than this program reads. The caller must
+    /// observe the namespace again.
+    Unread(Nsid),
     /// A watched namespace has ended. The kernel can give its number to another namespace.
     NamespaceGone(Nsid),
     /// A device appeared, disappeared, or changed.
@@ -106,6 +109,7 @@ impl fmt::Display for Event {
                 write!(f, "netdev {}{}: gone", link.name, place(namespace))
             }
             Self::Address => f.write_str("an IP address"),
+            Self::Unread(nsid) => write!(f, "a netdev with a long message in namespace {nsid}"),
             Self::NamespaceGone(nsid) => write!(f, "namespace {nsid}: gone"),
             Self::Device(event) => write!(f, "{} of {}", event.action, event.path),
             Self::Devlink => f.write_str("an object of devlink"),
@@ -266,7 +270,12 @@ impl Monitor {
         let mut events = Vec::new();
         self.more = true;
         let mut at_end = self.routes.receive(|received| match received {
-            Received::Lost => events.push(Event::Lost),
+            // a pod chooses the length of its netdevs' messages: such a message concerns only this pod
+            Received::TooLong(Some(namespace)) => {
+                let is_watched = self.watched.contains_key(&Nsid(namespace));
+                events.extend(is_watched.then_some(Event::Unread(Nsid(namespace))));
+            }
+            Received::TooLong(None) | Received::Lost => events.push(Event::Lost),
             Received::Datagram(namespace, datagram) => {
                 let namespace = namespace.map(Nsid);
                 events.extend(of_rtnetlink(
@@ -285,7 +294,7 @@ impl Monitor {
         }
         if let Some(uevents) = &mut self.uevents {
             at_end &= uevents.receive(|received| match received {
-                Received::Lost => events.push(Event::Lost),
+                Received::TooLong(_) | Received::Lost => events.push(Event::Lost),
                 Received::Datagram(_, datagram) => {
                     events.extend(Uevent::parse(datagram).map(Event::Device));
                 }
