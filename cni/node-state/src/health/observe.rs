@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Observes every device, on the host and in pods. Entering a pod's namespace is expensive. The daemon therefore
 //! observes a pod again only if its devices may have changed: after an event or a change of its record, after an
-//! observation of a device whose recovery causes no event, and while events are missing.
+//! observation of a device whose recovery causes no event, after a failed observation, and while events are missing.
 
 use super::evaluate::{Carrier, DeviceState, Port};
 use attachments::pods::{PodDevice, PodNetns};
@@ -31,8 +31,8 @@ struct Pod {
     ports: BTreeMap<String, Vec<PortInfo>>,
     /// True if the daemon must observe the pod again.
     stale: bool,
-    /// True if the log says that the pod cannot be observed.
-    is_logged: bool,
+    /// True if the last observation failed. The log contains the reason.
+    failed: bool,
 }
 
 impl Pods {
@@ -54,7 +54,7 @@ impl Pods {
                     links: Vec::new(),
                     ports: BTreeMap::new(),
                     stale: true,
-                    is_logged: false,
+                    failed: false,
                 }),
             }
         }
@@ -100,6 +100,12 @@ impl Pods {
         self.seen.is_empty()
     }
 
+    /// Returns true if the last observation of a pod failed. No event reports that the next observation would succeed:
+    /// for example, a pod removes netdevs of its own.
+    pub(super) fn have_failed(&self) -> bool {
+        self.seen.iter().any(|pod| pod.failed)
+    }
+
     /// Returns true if the namespace belongs to a pod with devices.
     pub(super) fn follow(&self, namespace: Nsid) -> bool {
         self.seen.iter().any(|pod| pod.nsid == Some(namespace))
@@ -111,21 +117,17 @@ impl Pods {
         pod.is_some_and(|pod| own(&self.placed, pod.place.id).any(|it| is(it, link)))
     }
 
-    /// Observes the pods that are marked for observation.
+    /// Observes the pods that are marked for observation, and the pods whose last observation failed.
     pub(super) fn observe(&mut self, mut monitor: Option<&mut Monitor>) {
-        for pod in self.seen.iter_mut().filter(|pod| pod.stale) {
+        for pod in self.seen.iter_mut().filter(|pod| pod.stale || pod.failed) {
             pod.stale = false;
             let seen = pod.observe(&self.placed, monitor.as_deref_mut());
-            match seen {
-                Ok(()) => pod.is_logged = false,
-                Err(why) if !pod.is_logged => {
-                    pod.is_logged = true;
-                    log::info!(
-                        "the daemon keeps the last health of the devices in pod {}: {why}",
-                        pod.place.name
-                    );
-                }
-                Err(_) => {}
+            let failed_before = std::mem::replace(&mut pod.failed, seen.is_err());
+            if let (false, Err(why)) = (failed_before, seen) {
+                log::info!(
+                    "the daemon keeps the last health of the devices in pod {}: {why}",
+                    pod.place.name
+                );
             }
         }
     }

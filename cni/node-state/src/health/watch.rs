@@ -44,7 +44,7 @@ const BEAT: Duration = Duration::from_secs(1);
 const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
 const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::damper::DOWN_AFTER.as_millis() < 1000);
 /// Interval of observations while the daemon gets no events from the kernel, no events of pods' netdevs, or no events of
-/// records.
+/// records, and while a pod cannot be observed.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 
 /// Health of the devices, and the sources of its changes.
@@ -297,11 +297,12 @@ impl Watch {
         }
     }
 
-    /// Returns true if the daemon gets events for all devices, and for the records of pods' devices.
+    /// Returns true if the daemon gets events for all devices, and for the records of pods' devices, and if it could
+    /// observe all pods.
     fn hears_all(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
         let hears_devices = monitor.is_some() && (covers_pods(monitor) || self.pods.are_none());
-        hears_devices && self.inotify.is_some()
+        hears_devices && self.inotify.is_some() && !self.pods.have_failed()
     }
 
     /// Returns true if an unhealthy device can recover without an event, and the daemon does not poll its port, because
@@ -326,6 +327,7 @@ impl Watch {
         !covers_pods(monitor)
             || monitor.is_some_and(Monitor::has_more)
             || self.inotify.is_none()
+            || self.pods.have_failed()
             || self.needs_polling
             || !self.port_states.is_empty()
     }

@@ -258,6 +258,38 @@ fn without_events_pods_are_observed() {
     });
 }
 
+/// The kernel refuses a dump of the pod's netdevs, because a netdev of the pod has too many names. No event reports the
+/// end of this netdev, because the netdev is none of the pod's devices.
+#[test]
+fn a_pod_is_observed_again_after_a_failed_observation() {
+    with_node(|node| {
+        let (mut watch, _) = node.watch();
+        node.attach("nic0", "attached");
+        node.pod("link set nic0 up");
+        node.ip("link set wire0 up");
+        becomes(node, &mut watch, None, SOON);
+        node.pod("link add other0 type bridge");
+        // more names do not fit into one request of `ip`
+        for numbers in (0..300_u32).collect::<Vec<_>>().chunks(6) {
+            let name = |number: &u32| format!(" altname {:x<127}", format!("other0-{number}-"));
+            let names: String = numbers.iter().map(name).collect();
+            node.pod(&format!("link property add dev other0{names}"));
+        }
+        quiet(node, &mut watch);
+        node.ip("link set wire0 down");
+        let begin = Stopwatch::start();
+        while begin.elapsed() < 3 * SOON {
+            node.wait(SOON, watch.next());
+            assert_eq!(watch.unhealthy(&node.inventory).len(), 0);
+        }
+        node.pod("link delete other0");
+        becomes(node, &mut watch, Some("nic0 has no carrier"), 4 * SOON);
+        node.ip("link set wire0 up");
+        becomes(node, &mut watch, None, SOON);
+        quiet(node, &mut watch);
+    });
+}
+
 /// Changes of `/dev` and of most files of sysfs cause no event of netlink.
 #[test]
 fn without_events_of_records_the_node_is_observed() {

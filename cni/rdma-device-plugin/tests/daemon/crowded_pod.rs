@@ -67,4 +67,13 @@ fn a_pods_many_netdevs_take_no_memory() {
     assert_eq!(daemon.count(kept), 1);
     let peak = daemon.peak_memory();
     assert!(peak < before + GROWTH, "{before} KiB, then {peak} KiB");
+
+    // the daemon observes the pod again without an event of the pod's device
+    pod.ip("link set rdma0 up");
+    daemon.says_times("event: netdev rdma0", 4);
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(daemon.count("is unhealthy"), 0);
+    let removals = (0..200).map(|it| format!("link delete a{it}"));
+    pod.ip_batch(&removals.collect::<Vec<_>>());
+    daemon.says("is unhealthy");
 }
