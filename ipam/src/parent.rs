@@ -125,13 +125,15 @@ impl Parent {
 
     /// Returns the parent's routes that a pod with an address of each of `pools` can use: destination and gateway each
     /// have the family of a pool, and the gateway is in a pool's prefix, or is link-local. The gateway of an IPv4 route
-    /// can be an IPv6 address (RFC 8950).
-    pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
+    /// can be an IPv6 address (RFC 8950), if `mixes_families` is true.
+    pub fn routes_for(&self, pools: &[Pool], mixes_families: bool) -> Vec<Value> {
         let usable = |route: &&GatewayRoute| {
             let has_family = |ip| pools.iter().any(|pool| Family::of(ip) == pool.family());
             let mut ranges = pools.iter().flat_map(Pool::ranges);
             has_family(route.destination.ip())
                 && has_family(route.gateway)
+                && (mixes_families
+                    || Family::of(route.gateway) == Family::of(route.destination.ip()))
                 && (is_link_local(route.gateway)
                     || ranges.any(|range| range.subnet.contains(route.gateway)))
         };
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(pools[1].ranges()[0].gateway, None);
         assert_eq!(pools[1].router_address, "2001:db8:1::1".parse().ok());
         assert_eq!(
-            Value::from(parent.routes_for(&pools)),
+            Value::from(parent.routes_for(&pools, true)),
             json!([
                 {"dst": "::/0", "gw": "fe80::1"},
                 {"dst": "0.0.0.0/0", "gw": "10.1.0.253"},
@@ -215,7 +217,7 @@ mod tests {
             ])
         );
         assert_eq!(
-            Value::from(parent.routes_for(&pools[1..])),
+            Value::from(parent.routes_for(&pools[1..], true)),
             json!([{"dst": "::/0", "gw": "fe80::1"}])
         );
     }

@@ -139,6 +139,23 @@ fn the_parents_routers_are_the_pods() {
     lan.assert_nothing_is_held();
 }
 
+/// Debian's `macvlan` refuses an IPv4 route with an IPv6 gateway, and then its ADD fails.
+#[test]
+fn an_ipv4_route_with_an_ipv6_gateway_is_left_out() {
+    let lan = Lan::new();
+    let [router, other] = ROUTERS;
+    let route = format!("route add 10.99.0.0/16 via inet6 {other} dev eth1");
+    lan.node.host.ip(&route);
+    let (runtime, pod) = (lan.node.runtime(), lan.quick_pod("pod"));
+    let attachment = lan.node.attachment("a", &pod);
+    let list = lan.macvlan(&json!({"from": "parent", "family": "both"}));
+    let result = runtime.add(&list, &attachment).expect("ADD");
+    let routes = json!([{"dst": "0.0.0.0/0", "gw": router}, {"dst": "::/0", "gw": other}]);
+    assert_eq!(result["routes"], routes);
+    runtime.del(&list, &attachment).expect("DEL");
+    lan.assert_nothing_is_held();
+}
+
 #[test]
 fn ranges() {
     for strategy in ["sequential", "stable"] {

@@ -46,7 +46,8 @@ impl Node<'_> {
                 let target = self.environment.target.as_ref();
                 let rail = target.map(|target| &*target.interface);
                 let pools = parent.pools(rail, families, &plan.requested)?;
-                let routes = parent.routes_for(&pools);
+                // rdma-cni passes the parent, and can set IPv4 routes with an IPv6 gateway; macvlan and bridge refuse them
+                let routes = parent.routes_for(&pools, passed.is_some());
                 (pools, routes)
             }
         };
