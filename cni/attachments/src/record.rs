@@ -192,6 +192,11 @@ pub struct Rail {
     /// function or auxiliary device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
+    /// Character device, such as `uverbs0`, of an eRDMA device in the pod that has no parent in sysfs. The pod can change
+    /// the RDMA device's name, but not this name. `None`: the rail has no such RDMA device, ADD has not moved it yet, or
+    /// the record is of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erdma_verbs: Option<String>,
     /// The addresses, routes and rules that ADD sets. Empty until ADD has determined them.
     #[serde(default, rename = "given")]
     pub assigned: DesiredLink,
@@ -379,6 +384,7 @@ impl Rail {
             siblings: vec![],
             pod_index: None,
             pod_origin: None,
+            erdma_verbs: None,
             assigned: DesiredLink::default(),
             ipam_refused: false,
             rdma: None,

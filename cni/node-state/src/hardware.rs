@@ -3,9 +3,11 @@
 
 use attachments::{
     Store,
-    pods::{self, PodRails},
+    pods::{self, PodRail, PodRails},
 };
-use rdma_netns::{DeviceAddress, GpuDirectReader, Hca, Inventory, Kernel, Linux, RdmaCgroup};
+use rdma_netns::{
+    DeviceAddress, GpuDirectReader, Hca, Inventory, Kernel, Linux, RdmaCgroup, pairing::is_erdma,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -45,8 +47,9 @@ struct Memory {
 enum Identity {
     /// Node GUID. No program can change the GUID of an eRDMA device.
     Guid(String),
-    /// Name. Only the identity of an RDMA device that a pod has in exclusive mode, because sysfs then shows no GUID. In
-    /// shared mode a pod with `NET_ADMIN` can exchange the names of the node's RDMA devices.
+    /// Name. Only the identity of an RDMA device that is in another namespace in exclusive mode, because sysfs then shows
+    /// no GUID, and that no record identifies by its character device. A pod with `NET_ADMIN` chooses the name of its
+    /// RDMA devices, in shared mode the names of all RDMA devices of the node.
     Name(String),
 }
 
@@ -73,35 +76,56 @@ impl Memory {
         }
     }
 
+    /// Returns the function of an unpaired RDMA device, with its sorting key: the kind of the identity (0: GUID,
+    /// 1: character device in the record of a rail, 2: name) and the device's name. A name decides nothing about a
+    /// function whose rail has a recorded character device.
+    fn function_of(&self, hca: &Hca, rails: &[PodRail]) -> Option<(u8, String, DeviceAddress)> {
+        let known = self.functions.get(&Identity::of(hca));
+        let has_verbs = |it: &&PodRail| {
+            let mut nodes = hca.char_devices.iter();
+            nodes.any(|node| it.erdma_verbs.as_ref() == Some(&node.name))
+        };
+        let is_recorded = |address: &DeviceAddress| {
+            let mut with_verbs = rails.iter().filter(|it| it.erdma_verbs.is_some());
+            with_verbs.any(|it| it.devices.first() == Some(address))
+        };
+        let (kind, address) = match rails.iter().find(has_verbs) {
+            _ if hca.node_guid.is_some() => (0, known?),
+            Some(rail) => (1, rail.devices.first()?),
+            None => (2, known.filter(|it| !is_recorded(it))?),
+        };
+        Some((kind, hca.name.clone(), address.clone()))
+    }
+
     /// Pairs each unpaired RDMA device with its last known function, or else with the function in the record of a pod's
     /// rail. Then remembers the functions of `inventory`.
     fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
-        let unpaired = inventory.unpaired.iter();
-        let mut unpaired: Vec<_> = unpaired
-            .map(|it| (Identity::of(it), it.name.clone()))
-            .collect();
-        // first pairs the devices that have a GUID, because a pod can choose a name
-        unpaired.sort();
-        if unpaired
-            .iter()
-            .any(|(it, _)| !self.functions.contains_key(it))
-        {
-            for rail in rails().into_iter().flat_map(|pod| pod.rails) {
-                let Some(address) = rail.devices.into_iter().next() else {
-                    continue;
-                };
-                let guid = rail.node_guid.map(Identity::Guid);
-                let name = rail.rdma.map(Identity::Name);
-                for identity in guid.into_iter().chain(name) {
-                    let known = self.functions.entry(identity);
-                    known.or_insert_with(|| address.clone());
-                }
+        let is_known =
+            |hca: &Hca| hca.node_guid.is_some() && self.functions.contains_key(&Identity::of(hca));
+        let rails: Vec<PodRail> = match inventory.unpaired.iter().all(is_known) {
+            true => Vec::new(),
+            false => rails().into_iter().flat_map(|pod| pod.rails).collect(),
+        };
+        for rail in &rails {
+            let Some(address) = rail.devices.first() else {
+                continue;
+            };
+            let guid = rail.node_guid.clone().map(Identity::Guid);
+            let is_needed = |name: &String| rail.erdma_verbs.is_none() && is_erdma(None, name);
+            let name = rail.rdma.clone().filter(is_needed).map(Identity::Name);
+            for identity in guid.into_iter().chain(name) {
+                let known = self.functions.entry(identity);
+                known.or_insert_with(|| address.clone());
             }
         }
-        for (identity, name) in unpaired {
-            if let Some(address) = self.functions.get(&identity) {
-                inventory.pair(&name, address);
-            }
+        let mut unpaired: Vec<_> = inventory
+            .unpaired
+            .iter()
+            .filter_map(|hca| self.function_of(hca, &rails))
+            .collect();
+        unpaired.sort();
+        for (_, name, address) in unpaired {
+            inventory.pair(&name, &address);
         }
         for function in &inventory.functions {
             let own = function.hcas.first().filter(|hca| !hca.soft);
@@ -303,5 +327,27 @@ mod tests {
             memory.pair(&mut inventory, Vec::new);
             assert_eq!(inventory.unpaired.is_empty(), is_paired);
         }
+    }
+
+    /// In exclusive mode, a pod had an RDMA device of another driver, whose driver is now unbound. The pod has made an
+    /// RDMA device with the recorded name.
+    #[test]
+    fn a_name_in_the_record_of_another_driver_is_no_identity() {
+        let rail = PodRail {
+            rdma: Some("mlx5_0".to_owned()),
+            devices: vec!["0000:3b:00.0".to_owned().try_into().expect("an address")],
+            ..PodRail::default()
+        };
+        let pod = PodRails {
+            pod: "team/train-0".to_owned(),
+            phase: "attached".to_owned(),
+            rails: vec![rail],
+        };
+        let inventory = json!({
+            "functions": [{"address": "0000:3b:00.0"}], "unpaired": [{"name": "mlx5_0"}],
+        });
+        let mut inventory: Inventory = serde_json::from_value(inventory).expect("an inventory");
+        Memory::default().pair(&mut inventory, || vec![pod]);
+        assert_eq!(inventory.unpaired.len(), 1);
     }
 }

@@ -29,6 +29,8 @@ pub struct PodRail {
     pub rdma: Option<String>,
     /// Node GUID of the RDMA device.
     pub node_guid: Option<String>,
+    /// Character device of an eRDMA device that has no parent in sysfs ([`Rail::erdma_verbs`]).
+    pub erdma_verbs: Option<String>,
     /// The PCI functions or auxiliary devices of the rail. The function of the RDMA device comes first.
     pub devices: Vec<DeviceAddress>,
     /// The rail's addresses in the pod. Omits link-local IPv6 addresses.
@@ -89,6 +91,7 @@ impl From<&Rail> for PodRail {
             host_netdev: netdev.map(ToString::to_string),
             rdma: rail.rdma.as_ref().map(|it| it.name.clone()),
             node_guid: rail.rdma.as_ref().map(|it| it.node_guid.clone()),
+            erdma_verbs: rail.erdma_verbs.clone(),
             devices,
             addresses,
         }

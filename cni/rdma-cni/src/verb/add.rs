@@ -20,7 +20,7 @@ use crate::{
     node::Node,
     open_connections, partition, ports, probe, rails, vf,
 };
-use attachments::{Attachment, Key, Phase, Shared, given_up, store::AttachmentLock};
+use attachments::{Attachment, Key, Phase, Rail, Shared, given_up, store::AttachmentLock};
 use cni_protocol::{lock::UNDO_LIMIT, memory::populate, result};
 use network_conf::{Dad, SmcRequirement};
 use plan::{
@@ -318,6 +318,7 @@ fn finish<K: Kernel>(
         let link = rail.in_pod(&observed).filter(|_| has_no_device);
         rail.pod_index = link.map(|link| link.index);
         rail.pod_origin = link.and_then(|link| link.origin);
+        rail.erdma_verbs = erdma_verbs(rail, &observed);
     }
     smcr::apply::set_up(
         node.smcr(),
@@ -349,6 +350,18 @@ fn finish<K: Kernel>(
         result["rails"] = rails.into();
     }
     Ok(result)
+}
+
+/// Returns the value of [`Rail::erdma_verbs`]. Only an eRDMA device without a parent in sysfs has functions that may have
+/// made it.
+fn erdma_verbs(rail: &Rail, observed: &Observed) -> Option<String> {
+    let rdma = plan::rdma_anywhere(rail, observed)?;
+    let mut devices = observed.devices.iter();
+    devices
+        .find(|it| Some(&it.address) == rdma.parent.as_ref() && !it.rdma_functions.is_empty())?;
+    let mut nodes = rdma.char_devices.iter();
+    let verbs = nodes.find(|it| it.name.starts_with("uverbs"))?;
+    Some(verbs.name.clone())
 }
 
 fn undo<K: Kernel>(

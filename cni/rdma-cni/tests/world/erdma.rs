@@ -6,6 +6,7 @@ use crate::node::{Node, host_change, settle};
 use fake_kernel::{World, world::HOST};
 use rdma_netns::{LinkChange, RdmaMode};
 use serde_json::{Value, json};
+use std::fs;
 
 /// Returns a node with two NICs. Their RDMA devices have a parent if `has_parent` is true.
 pub(crate) fn node(mode: RdmaMode, has_parent: bool) -> Node {
@@ -37,6 +38,27 @@ fn selectors() -> [Value; 5] {
     ]
 }
 
+/// Returns the character devices in the record of the node's only pod.
+fn recorded_verbs(node: &Node) -> [Value; 2] {
+    let path = node.state.path().join("state/attachments/rails");
+    let text = fs::read_to_string(path.join(&node.records()[0])).expect("a record");
+    let mut record: Value = serde_json::from_str(&text).expect("JSON");
+    [0, 1].map(|at: usize| record["rails"][at]["erdmaVerbs"].take())
+}
+
+/// Returns the character devices of the RDMA devices without a parent.
+fn seen_verbs(node: &Node, has_parent: bool) -> [Value; 2] {
+    ["0000:00:11.0", "0000:00:12.0"].map(|function| {
+        let address = function.to_owned().try_into().expect("an address");
+        let rdma = node.kernel.with(|world| world.rdma_device(&address));
+        let verbs = &rdma.expect("an RDMA device").char_devices[0].name;
+        match has_parent {
+            true => Value::Null,
+            false => verbs.as_str().into(),
+        }
+    })
+}
+
 #[test]
 fn both_layouts_are_moved_by_any_function_and_come_back() {
     for has_parent in [true, false] {
@@ -53,6 +75,7 @@ fn both_layouts_are_moved_by_any_function_and_come_back() {
                 ["erdma_0", "erdma_1"],
                 "{has_parent} {selector}: {result}"
             );
+            assert_eq!(recorded_verbs(&node), seen_verbs(&node, has_parent));
             config["prevResult"] = result;
             node.run("CHECK", Some(&pod), &config).must_succeed();
             node.del(&pod, &config).must_succeed();

@@ -3,7 +3,7 @@
 //! it to a PCI function. The made-up trees are like those of Linux 6.12 with the real driver.
 
 use crate::erdma::{FIRST, SECOND, look, node, offered, own};
-use integration::Machine;
+use integration::{Machine, machine::Erdma};
 use node_state::{erdma::discover, hardware::Hardware};
 use rdma_netns::{Function, Inventory, Linux};
 use serde_json::json;
@@ -182,13 +182,7 @@ fn an_erdma_device_keeps_its_function_under_another_name() {
         swap_names(&machine);
         let state = machine.path("state");
         for (nic, container) in [(&FIRST, "c1"), (&SECOND, "c2")] {
-            record(
-                &state,
-                container,
-                nic.rdma,
-                nic.netdev_address,
-                nic.guid().trim(),
-            );
+            record(&state, container, nic, nic.guid().trim(), None);
         }
         let hardware = match is_remembered {
             true => earlier,
@@ -208,8 +202,42 @@ fn an_erdma_device_keeps_its_function_under_another_name() {
     }
 }
 
-/// Writes the record of a pod that has the NIC.
-fn record(state: &Path, container: &str, rdma: &str, function: &str, guid: &str) {
+/// In exclusive mode, a pod with both NICs exchanges the names of their RDMA devices. The daemon has seen the NICs on the
+/// host (`is_remembered`), or the daemon starts now. The record of `rdma-cni` shows the character devices.
+#[test]
+fn an_erdma_device_keeps_its_function_in_a_pod_that_exchanges_names() {
+    for is_remembered in [true, false] {
+        let machine = machine(false);
+        let state = machine.path("state");
+        let hardware =
+            || Hardware::new(&machine.path("sys"), &machine.path("dev")).with_records(&state);
+        let earlier = hardware();
+        let before = numbers(&earlier.observe().expect("an inventory"));
+        swap_names(&machine);
+        for (nic, container) in [(&FIRST, "c1"), (&SECOND, "c2")] {
+            for below in ["net", "infiniband"] {
+                let name = if below == "net" { nic.netdev } else { nic.rdma };
+                let entry = machine.path("sys/class").join(below).join(name);
+                fs::remove_file(&entry)
+                    .or_else(|_| fs::remove_dir_all(&entry))
+                    .expect("moved");
+            }
+            record(&state, container, nic, "", Some(nic.number));
+        }
+        let hardware = match is_remembered {
+            true => earlier,
+            false => hardware(),
+        };
+        for after in [hardware.observe(), hardware.presence()] {
+            let after = numbers(&after.expect("an inventory"));
+            assert_eq!(after, before, "{is_remembered}");
+        }
+    }
+}
+
+/// Writes the record of a pod that has `nic`. `verbs` is the number of the RDMA device's character device in the pod.
+fn record(state: &Path, container: &str, nic: &Erdma<'_>, guid: &str, verbs: Option<u64>) {
+    let (rdma, function) = (nic.rdma, nic.netdev_address);
     let boot_id = rdma_netns::Kernel::boot_id(&Linux::new()).expect("a boot's id");
     let record = json!({
         "format": 8, "key": {"network": "rdma-net", "container": container, "interface": "eth0"},
@@ -223,6 +251,7 @@ fn record(state: &Path, container: &str, rdma: &str, function: &str, guid: &str)
                 "parent": function,
             },
             "rdma": {"name": rdma, "index": 1, "node_guid": guid, "parent": function},
+            "erdmaVerbs": verbs.map(|it| format!("uverbs{it}")),
         }],
     });
     let directory = state.join("attachments/rdma-net");
@@ -248,6 +277,6 @@ fn a_record_names_its_attachment() {
         offers[0].ids.len()
     };
     assert_eq!(count(hardware().with_records(&state)), 200);
-    record(&state, "c1", "erdma_0", FIRST.netdev_address, "");
+    record(&state, "c1", &FIRST, "", None);
     assert_eq!(count(hardware().with_records(&state)), 400);
 }

@@ -129,6 +129,7 @@ fn rail(place: usize, device: &Value) -> PodRail {
         shared: false,
         rdma: Some(hca.to_owned()),
         node_guid: None,
+        erdma_verbs: None,
         devices: vec![address(device["address"].as_str().expect("an address"))],
         addresses: vec![RailAddress {
             ip: format!("fd00:c{place}::7").parse().expect("an address"),
