@@ -20,6 +20,8 @@ use tokio::{sync::Semaphore, task::JoinError};
 /// Observer of the node's hardware. Clones share the memory of earlier observations.
 #[derive(Clone, Debug)]
 pub struct Hardware {
+    /// Kernel interface. It remembers the netdevs of ports for observations without ports.
+    kernel: Arc<Linux>,
     sysfs: PathBuf,
     dev: PathBuf,
     procfs: PathBuf,
@@ -157,6 +159,7 @@ impl Hardware {
     /// Returns an observer that reads `sysfs` and `dev`.
     pub fn new(sysfs: &Path, dev: &Path) -> Self {
         Self {
+            kernel: Arc::new(Linux::with_roots(sysfs, dev)),
             sysfs: sysfs.to_owned(),
             dev: dev.to_owned(),
             procfs: PathBuf::from("/proc"),
@@ -183,8 +186,8 @@ impl Hardware {
     }
 
     /// Returns the kernel interface, for callers that may block.
-    pub fn kernel(&self) -> Linux {
-        Linux::with_roots(&self.sysfs, &self.dev)
+    pub fn kernel(&self) -> &Linux {
+        &self.kernel
     }
 
     /// Observes all hardware now.
@@ -192,7 +195,7 @@ impl Hardware {
     /// # Errors
     /// sysfs cannot be read.
     pub fn observe(&self) -> Result<Inventory, HardwareError> {
-        let mut inventory = self.kernel().inventory()?;
+        let mut inventory = self.kernel.inventory()?;
         let mut memory = self.pair(&mut inventory);
         memory.remember_storage(&mut inventory);
         let nics = inventory.functions.iter().map(|it| &it.device.address);
@@ -210,7 +213,7 @@ impl Hardware {
     /// # Errors
     /// sysfs cannot be read.
     pub fn presence(&self) -> Result<Inventory, HardwareError> {
-        let mut inventory = self.kernel().inventory_without_ports()?;
+        let mut inventory = self.kernel.inventory_without_ports()?;
         drop(self.pair(&mut inventory));
         Ok(inventory)
     }
@@ -218,7 +221,7 @@ impl Hardware {
     fn pair(&self, inventory: &mut Inventory) -> MutexGuard<'_, Memory> {
         let rails = || {
             let state_dir = self.state_dir.as_deref();
-            let boot_id = state_dir.and_then(|_| self.kernel().boot_id().ok());
+            let boot_id = state_dir.and_then(|_| self.kernel.boot_id().ok());
             let records = state_dir.zip(boot_id);
             records.map_or_else(Vec::new, |(state_dir, id)| {
                 pods::rails(&Store::new(state_dir), &id)

@@ -42,7 +42,8 @@ impl Linux {
     }
 
     /// Returns the inventory without ports, firmware versions, speeds and kernel users. Faulty firmware can take a
-    /// minute to respond to a port query.
+    /// minute to respond to a port query. Finds the netdev of an RDMA device without a parent in sysfs by the last
+    /// [`Self::inventory`].
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -59,7 +60,7 @@ impl Linux {
                 true => self.kernel_users(),
                 false => BTreeMap::new(),
             },
-            port_netdevs: self.port_netdevs(),
+            port_netdevs: self.port_netdevs(with_ports),
             with_ports,
         };
         reader

@@ -113,6 +113,7 @@ use crate::{
 use execute::Namespaces;
 use netlink_packet_route::AddressFamily;
 use nldev::{DeviceInfo, Nldev};
+use port_netdevs::PortNetdevs;
 use rdma::DeviceContext;
 use std::{
     collections::BTreeMap,
@@ -140,6 +141,7 @@ pub struct Linux {
     /// Cache of the API servers in kubelet's configuration. Only a value of [`Self::for_one_run`] uses it.
     api_servers: OnceLock<Vec<IpAddr>>,
     scope: Mutex<Option<ObservationScope>>,
+    port_netdevs: PortNetdevs,
 }
 
 impl Default for Linux {
@@ -175,6 +177,7 @@ impl Linux {
             known: None,
             api_servers: OnceLock::new(),
             scope: Mutex::default(),
+            port_netdevs: PortNetdevs::default(),
         }
     }
 

@@ -126,7 +126,7 @@ pub(super) async fn write(
             write_libraries(
                 &containers,
                 &container,
-                &hardware.kernel(),
+                hardware.kernel(),
                 &node,
                 &attachments,
                 &grants,

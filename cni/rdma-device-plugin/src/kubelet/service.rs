@@ -268,7 +268,9 @@ impl Service {
         let grants = ids.iter().map(|id| self.granted(id, &node));
         let grants: Vec<_> = grants.collect::<Result<_, Refused>>()?;
         let grants: Vec<&Grant> = grants.iter().flatten().collect();
-        offer::still_as_granted(&grants, &now)?;
+        // the next check then knows the netdev of a device that was made again
+        offer::still_as_granted(&grants, &now)
+            .inspect_err(|_| self.context.observe.notify_one())?;
         Ok(Promised {
             network: grants.iter().any(|grant| grant.chained) && self.is_attached(),
             rails: grants.iter().any(|grant| grant.promises_rails),
