@@ -99,22 +99,20 @@ impl Store {
         Ok(keys)
     }
 
-    /// Returns true if another settled attachment ([`settled`]) has the address `ip`.
-    pub fn is_given_to_another<K: Kernel>(
+    /// Returns the other settled attachments ([`settled`]) that have the address `ip`.
+    pub fn settled_with<K: Kernel>(
         &self,
         kernel: &K,
         attachment: &Attachment,
         ip: IpAddr,
-    ) -> bool {
-        let has = |rail: &Rail| {
-            rail.assigned
-                .addresses
-                .iter()
-                .any(|address| address.ip == ip)
-        };
+    ) -> Vec<Attachment> {
         let mut others = self.good().unwrap_or_default();
-        others.retain(|other| other.key != attachment.key && other.rails.iter().any(has));
-        settled(kernel, &attachment.boot_id, &others).contains(&true)
+        others.retain(|other| other.key != attachment.key && other.rails_with(ip).next().is_some());
+        let settled = settled(kernel, &attachment.boot_id, &others);
+        let others = others.into_iter().zip(settled);
+        others
+            .filter_map(|(it, is_settled)| is_settled.then_some(it))
+            .collect()
     }
 
     /// Returns the record of `key`. If the file cannot be read, the record counts as corrupt: CNI commands of other
@@ -185,6 +183,12 @@ impl Attachment {
     /// namespace cannot be opened counts as alive.
     pub fn lives<K: Kernel>(&self, kernel: &K, netns: &Path, boot_id: &str) -> bool {
         living(kernel, boot_id, &[(self, netns)]) == [true]
+    }
+
+    /// Returns the rails that have the address `ip`.
+    pub fn rails_with(&self, ip: IpAddr) -> impl Iterator<Item = &Rail> {
+        let has = move |rail: &&Rail| rail.assigned.addresses.iter().any(|it| it.ip == ip);
+        self.rails.iter().filter(has)
     }
 
     /// Returns the record without [returned](Stage::Returned) rails. Other pods may use the devices of these rails.

@@ -85,10 +85,9 @@ pub enum ApplyError {
     TakenMeanwhile(Conflict),
     /// The RDMA device has no RoCE v2 GID for the address, so RDMA cannot use the address.
     #[error(
-        "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}{}",
+        "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}",
         waited.as_millis(),
-        if used >= size { "; the GID table is full: let fewer pods share this device" } else { "" },
-        other.map(|it| format!("; another netdev has GID index {it} of {address}")).unwrap_or_default()
+        no_gid(used, size, other.map(|it| (it, address)))
     )]
     NoGid {
         /// The RDMA device.
@@ -101,7 +100,8 @@ pub enum ApplyError {
         used: u32,
         /// Size of the GID table in entries.
         size: u32,
-        /// Index of the address's GID that belongs to another netdev, if there is such a GID.
+        /// Index of the address's GID that belonged to another netdev before ADD set the address, if there was such a
+        /// GID.
         other: Option<u32>,
     },
     /// Duplicate address detection of the address did not finish.
@@ -119,6 +119,21 @@ pub enum ApplyError {
         /// The file at the character device's path.
         found: String,
     },
+}
+
+/// Returns the end of the message of [`ApplyError::NoGid`]: the other GID and the remedy.
+fn no_gid(used: &u32, size: &u32, other: Option<(u32, &IpAddr)>) -> String {
+    let remedy = if used >= size {
+        "; the GID table is full: let fewer pods share this device"
+    } else if other.is_some() {
+        ": give each pod another address"
+    } else {
+        "; run dmesg | grep -i gid on the node to see why"
+    };
+    let other = other.map_or(String::new(), |(index, address)| {
+        format!("; another netdev had GID index {index} of {address}")
+    });
+    other + remedy
 }
 
 /// Attaches every rail to the pod and sets the `desired` addresses and routes. `observed` is the present state. Returns

@@ -10,7 +10,6 @@ use rdma_netns::{
 };
 use std::{
     collections::BTreeSet,
-    mem,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -102,9 +101,9 @@ pub fn wait<K: Kernel>(
             .filter(|it| !it.automatic && it.scope == 0);
         addresses
             .filter_map(|address| {
-                let found = search.find(address.ip, places(before, address.ip));
-                let waited = kernel.now().duration_since(started);
-                settle(rail, rdma, address.ip, found, waited).transpose()
+                let others = gids_of(rail, before, address.ip);
+                let found = search.find(address.ip, &others);
+                search.settle(address.ip, &others, found).transpose()
             })
             .collect()
     };
@@ -142,11 +141,10 @@ pub fn drift<K: Kernel>(
                 port,
                 ..
             } = recorded;
-            // another netdev with this address has another GID, which may come first
-            if places(&tables, *address).contains(&(*port, *index)) {
-                continue;
-            }
-            match locate(&tables, *address) {
+            let present = gids_of(rail, &tables, *address);
+            match present.first() {
+                // a netdev of another pod with this name and address has another GID, which may come first
+                _ if present.contains(recorded) => {}
                 Some(found) => drift.push(format!(
                     "the GID of {address} has index {} on {name} port {}, not {index} on port {port}",
                     found.index, found.port
@@ -159,9 +157,11 @@ pub fn drift<K: Kernel>(
 }
 
 /// Returns the addresses of an ended pod that RDMA devices of its shared netdevs still have as GIDs. If there are such
-/// addresses, a process keeps the pod's namespace alive, although no path leads to it.
+/// addresses, a process keeps the pod's namespace alive, although no path leads to it. Does not count the GIDs of the
+/// host's netdevs, and one GID for each settled rail that has the address on the same RDMA device, for example on
+/// another VLAN.
 pub fn lingering<K: Kernel>(
-    kernel: &K,
+    node: &Node<'_, K>,
     attachment: &Attachment,
 ) -> Result<Vec<IpAddr>, ObserveError> {
     let shared = attachment.rails.iter().filter(|rail| rail.shared.is_some());
@@ -171,16 +171,32 @@ pub fn lingering<K: Kernel>(
     if shared.is_empty() {
         return Ok(vec![]);
     }
-    let observed = kernel.observe(None)?;
+    let observed = node.kernel.observe(None)?;
+    let is_of_host = |gid: &Gid| {
+        let link = gid.netdev.as_ref().and_then(|it| observed.host.link(it));
+        link.is_some_and(|link| link.addresses.iter().any(|it| it.ip == gid.address()))
+    };
     let mut in_use = vec![];
     for rail in shared {
         // a missing device has no GIDs
         let Some(rdma) = plan::rdma_on_host(rail, &observed) else {
             continue;
         };
-        let tables = tables(kernel, None, rdma)?;
-        let addresses = rail.assigned.addresses.iter().map(|address| address.ip);
-        in_use.extend(addresses.filter(|ip| locate(&tables, *ip).is_some()));
+        let tables = tables(node.kernel, None, rdma)?;
+        let is_on_it = |other: &&Rail| {
+            let other = plan::rdma_on_host(other, &observed);
+            other.is_some_and(|it| it.index == rdma.index)
+        };
+        in_use.extend(rail.assigned.addresses.iter().map(|it| it.ip).filter(|ip| {
+            let gids = roce_v2(&tables, *ip).filter(|(_, gid)| !is_of_host(gid));
+            let gids = gids.count();
+            let of_others = || {
+                let others = node.store.settled_with(node.kernel, attachment, *ip);
+                let rails = others.iter().flat_map(|it| it.rails_with(*ip));
+                rails.filter(is_on_it).count()
+            };
+            gids > 0 && gids > of_others()
+        }));
     }
     Ok(in_use)
 }
@@ -205,33 +221,26 @@ fn is_without_addresses(tables: &[Table]) -> bool {
     !tables.is_empty() && tables.iter().all(|(_, table)| table.size == 1)
 }
 
-/// Port and index of a GID.
-type Place = (u32, u32);
-
-/// Returns the places of the RoCE v2 GIDs of `ip`, of all netdevs.
-fn places(tables: &[Table], ip: IpAddr) -> Vec<Place> {
-    let of_port = |(port, table): &Table| {
+/// Returns the RoCE v2 GIDs of `ip`, each with its port.
+fn roce_v2(tables: &[Table], ip: IpAddr) -> impl Iterator<Item = (u32, &Gid)> {
+    tables.iter().flat_map(move |(port, table)| {
         let gids = table.all(ip, GidKind::RoceV2);
-        gids.map(|gid| (*port, gid.index)).collect::<Vec<_>>()
-    };
-    tables.iter().flat_map(of_port).collect()
-}
-
-/// Returns the first RoCE v2 GID of `ip`, of any netdev.
-fn locate(tables: &[Table], ip: IpAddr) -> Option<RailGid> {
-    tables.iter().find_map(|(port, table)| {
-        let gid = table.find(ip, GidKind::RoceV2)?;
-        Some(rail_gid(ip, *port, gid))
+        gids.map(|gid| (*port, gid))
     })
 }
 
-fn rail_gid(address: IpAddr, port: u32, gid: &Gid) -> RailGid {
-    RailGid {
-        address,
+/// Returns the RoCE v2 GIDs of `ip` that can belong to the netdev of `rail`: its own GID, and the GIDs of other pods'
+/// netdevs with the same name.
+fn gids_of(rail: &Rail, tables: &[Table], ip: IpAddr) -> Vec<RailGid> {
+    let has_name = |name: &String| *name == *rail.pod_name;
+    let gids = roce_v2(tables, ip).filter(|(_, gid)| gid.netdev.as_ref().is_none_or(has_name));
+    let gid = |(port, gid): (u32, &Gid)| RailGid {
+        address: ip,
         gid: gid.ip,
         port,
         index: gid.index,
-    }
+    };
+    gids.map(gid).collect()
 }
 
 /// The search for the GIDs of a rail's addresses.
@@ -246,57 +255,39 @@ struct Search<'a, K: Kernel> {
     tables: Vec<Table>,
 }
 
-/// A search that ended without a GID.
-struct Missing {
-    tables: Vec<Table>,
-    /// Places of GIDs of the address that belong to other netdevs.
-    others: Vec<Place>,
-}
-
 impl<K: Kernel> Search<'_, K> {
-    /// Searches the GID tables for `ip` until a table has the rail's own GID. `others` are the places of other netdevs'
-    /// GIDs of `ip`. Returns an error at the time limit, or if the GIDs do not derive from IP addresses.
-    fn find(
-        &mut self,
-        ip: IpAddr,
-        mut others: Vec<Place>,
-    ) -> Result<Result<RailGid, Missing>, ObserveError> {
+    /// Searches the GID tables for `ip` until a table has the rail's own GID. `others` are the GIDs of other pods'
+    /// netdevs before ADD set the address. Returns `None` at the time limit, if the GIDs do not derive from IP
+    /// addresses, or if one of `others` has disappeared.
+    fn find(&mut self, ip: IpAddr, others: &[RailGid]) -> Result<Option<RailGid>, ObserveError> {
         // the last read for another address usually has this address too
-        if let Some(gid) = self.own(ip, &others) {
-            return Ok(Ok(gid));
+        if let Some(gid) = self.own(ip, others) {
+            return Ok(Some(gid));
         }
         loop {
             self.tables = tables(self.kernel, self.whose, self.rdma)?;
-            // the rail's GID may get the place of another netdev's former GID
-            let present = places(&self.tables, ip);
-            others.retain(|place| present.contains(place));
-            if let Some(gid) = self.own(ip, &others) {
-                return Ok(Ok(gid));
-            }
-            if is_without_addresses(&self.tables) || self.is_over() {
-                let tables = mem::take(&mut self.tables);
-                return Ok(Err(Missing { tables, others }));
+            let own = self.own(ip, others);
+            let present = gids_of(self.rail, &self.tables, ip);
+            if own.is_some()
+                || others.iter().any(|it| !present.contains(it))
+                || is_without_addresses(&self.tables)
+                || self.is_over()
+            {
+                return Ok(own);
             }
             self.kernel.pause(POLL);
         }
     }
 
-    /// Returns the rail's GID of `ip`. A moved netdev has the first GID. A child has the only GID that has the child's
-    /// name or an unknown name, and is not at the place of another netdev's GID. Several such GIDs mean that a program
-    /// outside this project sets the address at this moment.
-    fn own(&self, ip: IpAddr, others: &[Place]) -> Option<RailGid> {
-        if self.rail.shared.is_none() {
-            return locate(&self.tables, ip);
-        }
-        self.tables.iter().find_map(|(port, table)| {
-            let is_own = |gid: &&Gid| {
-                let has_name = |name: &String| *name == *self.rail.pod_name;
-                !others.contains(&(*port, gid.index)) && gid.netdev.as_ref().is_none_or(has_name)
-            };
-            let mut own = table.all(ip, GidKind::RoceV2).filter(is_own);
-            let gid = own.next()?;
-            own.next().is_none().then(|| rail_gid(ip, *port, gid))
-        })
+    /// Returns the only GID of `ip` that is not one of `others`. Returns `None` if one of `others` has disappeared:
+    /// it may have got another index, like the GIDs of a bond that fails over. Returns `None` if there are several new
+    /// GIDs: a program outside this project sets the address at this moment.
+    fn own(&self, ip: IpAddr, others: &[RailGid]) -> Option<RailGid> {
+        let present = gids_of(self.rail, &self.tables, ip);
+        let (known, mut new): (Vec<_>, Vec<_>) =
+            present.into_iter().partition(|it| others.contains(it));
+        let is_only = known.len() == others.len() && new.len() == 1;
+        new.pop().filter(|_| is_only)
     }
 
     fn is_over(&self) -> bool {
@@ -309,46 +300,50 @@ impl<K: Kernel> Search<'_, K> {
         } else {
             SHORT_PATIENCE
         };
-        self.kernel.now().duration_since(self.started) >= patience
+        self.waited() >= patience
     }
-}
 
-/// Evaluates the result of a search. A missing GID is an error only if the rail needs it.
-fn settle(
-    rail: &Rail,
-    rdma: &RdmaDevice,
-    ip: IpAddr,
-    found: Result<Result<RailGid, Missing>, ObserveError>,
-    waited: Duration,
-) -> Result<Option<RailGid>, ApplyError> {
-    let name = &rdma.name;
-    let error = match found {
-        Ok(Ok(gid)) => {
-            let (index, port) = (gid.index, gid.port);
-            let waited = waited.as_millis();
-            log::info!("{ip} is GID {index} of {name} port {port}, after {waited} ms");
-            return Ok(Some(gid));
-        }
-        Ok(Err(missing)) if is_without_addresses(&missing.tables) => {
-            log::debug!("the GIDs of {name} do not derive from IP addresses");
-            return Ok(None);
-        }
-        Ok(Err(Missing { tables, others })) => ApplyError::NoGid {
-            rdma: name.clone(),
-            address: ip,
-            waited,
-            used: tables.iter().map(|(_, table)| table.used()).sum(),
-            size: tables.iter().map(|(_, table)| table.size).sum(),
-            other: others.first().map(|(_, index)| *index),
-        },
-        Err(error) => ApplyError::Observe(error),
-    };
-    if rail.shared.is_some() {
-        return Err(error);
+    fn waited(&self) -> Duration {
+        self.kernel.now().duration_since(self.started)
     }
-    log::warn!(
-        "{}: {error}; ADD continues without the GID of {ip}",
-        rail.pod_name
-    );
-    Ok(None)
+
+    /// Evaluates the result of [`Self::find`]. A missing GID is an error only if the rail needs it.
+    fn settle(
+        &self,
+        ip: IpAddr,
+        others: &[RailGid],
+        found: Result<Option<RailGid>, ObserveError>,
+    ) -> Result<Option<RailGid>, ApplyError> {
+        let name = &self.rdma.name;
+        let waited = self.waited();
+        let error = match found {
+            Ok(Some(gid)) => {
+                let (index, port) = (gid.index, gid.port);
+                let waited = waited.as_millis();
+                log::info!("{ip} is GID {index} of {name} port {port}, after {waited} ms");
+                return Ok(Some(gid));
+            }
+            Ok(None) if is_without_addresses(&self.tables) => {
+                log::debug!("the GIDs of {name} do not derive from IP addresses");
+                return Ok(None);
+            }
+            Ok(None) => ApplyError::NoGid {
+                rdma: name.clone(),
+                address: ip,
+                waited,
+                used: self.tables.iter().map(|(_, table)| table.used()).sum(),
+                size: self.tables.iter().map(|(_, table)| table.size).sum(),
+                other: others.first().map(|it| it.index),
+            },
+            Err(error) => ApplyError::Observe(error),
+        };
+        if self.rail.shared.is_some() {
+            return Err(error);
+        }
+        log::warn!(
+            "{}: {error}; ADD continues without the GID of {ip}",
+            self.rail.pod_name
+        );
+        Ok(None)
+    }
 }

@@ -29,7 +29,7 @@ use plan::{
 };
 use rdma_netns::{DeviceAddress, Kernel, Observed, Pod};
 use serde_json::Value;
-use std::{collections::BTreeSet, io, net::IpAddr};
+use std::{collections::BTreeSet, io, mem, net::IpAddr};
 
 /// Result of ADD.
 pub enum Outcome<K: Kernel> {
@@ -77,17 +77,38 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         return Ok(Outcome::NothingToDo(result));
     }
     populate();
-    let mut budget = probe::Budget::default();
+    let (mut budget, mut has_lost_gid) = (probe::Budget::default(), false);
     loop {
-        match attempt(node, (&choice, smc_requirement), &key, &pod, &mut budget) {
+        let error = match attempt(node, (&choice, smc_requirement), &key, &pod, &mut budget) {
             Ok(attempt) => return Ok(Outcome::Added(Box::new(attempt.added(pod)))),
-            Err(Error::Add {
-                cause: Cause::Apply(ApplyError::TakenMeanwhile(conflict)),
+            Err(error) => error,
+        };
+        match &error {
+            Error::Add {
+                cause: Cause::Apply(cause),
                 left: None,
                 ..
-            }) if budget.is_enough() => log::warn!("{conflict}; ADD starts again"),
-            Err(error) => return Err(error),
+            } if starts_again(cause, budget, &mut has_lost_gid) => {
+                log::warn!("{cause}; ADD starts again");
+            }
+            _ => return Err(error),
         }
+    }
+}
+
+/// Returns true if ADD tries again. If another netdev had a GID of the address, this GID may have disappeared while ADD
+/// set the address, and the pod's GID may have its index. ADD then tries again once, and sets `has_lost_gid`: the next
+/// try reads the GIDs of other netdevs again.
+fn starts_again(cause: &ApplyError, budget: probe::Budget, has_lost_gid: &mut bool) -> bool {
+    match cause {
+        ApplyError::TakenMeanwhile(_) => budget.is_enough(),
+        ApplyError::NoGid {
+            other: Some(_),
+            used,
+            size,
+            ..
+        } => used < size && !mem::replace(has_lost_gid, true),
+        _ => false,
     }
 }
 
@@ -200,7 +221,7 @@ fn begin<K: Kernel>(
     loop {
         let moves = node.store.lock_node(lock)?;
         let mut recovery = recovery::recover(node, &moves, key, &node.kernel.boot_id()?)?;
-        let holders = std::mem::take(&mut recovery.holders);
+        let holders = mem::take(&mut recovery.holders);
         let started = start(node, request, key, pod, (&holders, selected.as_ref()));
         drop(moves);
         recovery.release(node);

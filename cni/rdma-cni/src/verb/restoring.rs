@@ -252,15 +252,10 @@ fn no_address_lingers<K: Kernel>(
     if pod.is_some() {
         return Ok(restored);
     }
-    let (why, awaited) = match gids::lingering(node.kernel, attachment) {
+    let (why, awaited) = match gids::lingering(node, attachment) {
         Err(error) => (error.to_string(), false),
         Ok(in_use) => {
-            // ignore an address that another pod has now
-            let mut lingering = in_use.iter().filter(|ip| {
-                let store = &node.store;
-                !store.is_given_to_another(node.kernel, attachment, **ip)
-            });
-            let Some(address) = lingering.next() else {
+            let Some(address) = in_use.first() else {
                 return Ok(restored);
             };
             let kept = "is still configured: a process keeps the ended pod's namespace alive";

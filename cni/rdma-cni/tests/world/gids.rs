@@ -264,6 +264,7 @@ fn a_childs_gid_that_never_comes_fails_add() {
     node.kernel.with(|world| world.gid_delay = u32::MAX);
     let message = node.add(&pod, &leases.config(json!({}))).must_fail(106);
     assert!(message.contains("of 128 GIDs are used"), "{message}");
+    assert!(message.contains("dmesg"), "{message}");
     assert!(!message.contains("full"), "{message}");
     leases.must_be(&before, "undone");
 }

@@ -48,6 +48,7 @@ mod namespaces;
 mod node;
 mod nowhere;
 mod odd_files;
+mod one_address;
 mod other_interfaces;
 mod parents;
 mod passed_through;

@@ -7,28 +7,18 @@ use crate::{
     leases::{Leases, answer, bonds, has_link, link_of},
     node::{Node, Pod, host_change, name, settle},
 };
-use attachments::Store;
-use cni_protocol::lock::Patience;
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{Address, GidKind, Kernel as _, LinkChange, NetnsSide, Op};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op};
 use rdma_resources::{Sharing, published::Resource};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::net::IpAddr;
 
 /// The first PCI function of `bond0`.
 const NIC: &str = "0000:01:00.0";
 
 /// Returns a world with `bond0` and its VLANs 100 and 200, each with an IPv6 address of its own network.
-fn vlans() -> World {
+pub(crate) fn vlans() -> World {
     let mut world = bonds(1);
     for id in [100_u16, 200] {
         world.add_vlan("bond0", id);
@@ -58,17 +48,8 @@ fn by_name(leases: &Leases) -> Value {
     on_vlan(leases, 100)
 }
 
-fn on_vlan(leases: &Leases, id: u16) -> Value {
+pub(crate) fn on_vlan(leases: &Leases, id: u16) -> Value {
     leases.config(json!({ "devices": [{ "netdev": format!("bond0.{id}") }] }))
-}
-
-/// Returns the indexes of the RoCE v2 GIDs of `ip` on the bond's RDMA device.
-fn indexes(node: &Node, ip: &str) -> Vec<u32> {
-    let ip: IpAddr = ip.parse().unwrap();
-    let table = node.kernel.with(|world| world.gids(HOST, "mlx5_bond_0", 1));
-    let gids = table.unwrap().gids.into_iter();
-    let gids = gids.filter(|gid| gid.kind == GidKind::RoceV2 && gid.address() == ip);
-    gids.map(|gid| gid.index).collect()
 }
 
 fn parent(node: &Node, pod: &Pod, rail: &str) -> Option<String> {
@@ -128,119 +109,6 @@ fn any_change_of_add_is_refused() {
         node.add(&pod, &by_name(&leases)).must_fail(106);
         leases.must_be(&before, &format!("change {at}"));
     }
-}
-
-/// Returns the pods `a` on VLAN 100 and `b` on VLAN 200, whose IPAM plugins give one IPv4 address. `a` is attached.
-/// The tuples have each pod, and its configuration.
-fn with_one_address(leases: &Leases) -> ([(Pod, Value); 2], Value) {
-    let node = &leases.node;
-    let pods = [("a", 100), ("b", 200)].map(|(name, id)| (node.pod(name), on_vlan(leases, id)));
-    leases.gives(
-        "rdma0",
-        &json!({ "cniVersion": "1.1.0", "ips": [{ "address": "10.7.0.2/24" }] }),
-    );
-    let result = node.add(&pods[0].0, &pods[0].1).must_succeed();
-    (pods, result)
-}
-
-/// The kernel has a GID for each netdev with an address, and all VLANs of a bond share one table.
-#[test]
-fn pods_of_two_vlans_with_one_address_get_different_gids() {
-    for delay in [0, 12] {
-        let leases = Leases::on(Node::with(vlans()));
-        let node = &leases.node;
-        node.kernel.with(|world| world.gid_delay = delay);
-        let ([(first, config), (second, other)], of_first) = with_one_address(&leases);
-        let index = indexes(node, "10.7.0.2")[0];
-        assert_eq!(of_first["rails"][0]["gidIndex"], index);
-        let of_second = node.add(&second, &other).must_succeed();
-        let both = indexes(node, "10.7.0.2");
-        assert_eq!((both.len(), both[0]), (2, index));
-        assert_eq!(of_second["rails"][0]["gidIndex"], both[1]);
-        leases.check(&first, &config, &of_first).must_succeed();
-        leases.check(&second, &other, &of_second).must_succeed();
-        // CHECK does not take the GID of `a` for a lost GID of `b`
-        let given = link_of(node, &second, "rdma0").addresses;
-        let given = given.into_iter().find(|it| it.ip.is_ipv4()).unwrap();
-        let of_pod = |change| Op::Link {
-            at: NetnsSide::Pod,
-            link: name("rdma0"),
-            change,
-        };
-        node.kernel.with(|world| world.gid_table_size = both[1]);
-        for change in [
-            LinkChange::RemoveAddress(given.clone()),
-            LinkChange::AddAddress(given),
-        ] {
-            node.change(Some(&second), &of_pod(change));
-        }
-        assert_eq!(indexes(node, "10.7.0.2"), [index]);
-        let drift = leases.check(&second, &other, &of_second).must_fail(999);
-        assert!(drift.contains("GID of 10.7.0.2"), "{drift}");
-        leases.check(&first, &config, &of_first).must_succeed();
-        for (pod, config) in [(&first, &config), (&second, &other)] {
-            node.del(pod, config).must_succeed();
-        }
-    }
-}
-
-#[test]
-fn another_pods_gid_does_not_replace_one_that_finds_no_room() {
-    let leases = Leases::on(Node::with(vlans()));
-    let node = &leases.node;
-    let ([(first, config), (second, other)], result) = with_one_address(&leases);
-    let index = indexes(node, "10.7.0.2")[0];
-    let table = node.kernel.with(|world| world.gids(HOST, "mlx5_bond_0", 1));
-    let last = table.unwrap().gids.last().map(|gid| gid.index);
-    // the link-local address of the second child takes the last entry
-    node.kernel
-        .with(|world| world.gid_table_size = last.unwrap() + 2);
-    let before = node.snapshot();
-    let message = node.add(&second, &other).must_fail(106);
-    let words = format!("another netdev has GID index {index} of 10.7.0.2");
-    for words in ["no RoCE v2 GID for 10.7.0.2", "table is full", &words] {
-        assert!(message.contains(words), "{message}");
-    }
-    assert_eq!(before.differences(&node.snapshot()), [] as [&str; 0]);
-    leases.check(&first, &config, &result).must_succeed();
-}
-
-/// Two ADDs that set one address at once would each see two new GIDs.
-#[test]
-fn one_add_at_a_time_awaits_the_gid_of_an_address() {
-    let leases = Leases::on(Node::with(vlans()));
-    let node = &leases.node;
-    let observed = node.kernel.observe(None).unwrap().host.rdma;
-    let device = observed.iter().find(|it| it.name == "mlx5_bond_0").unwrap();
-    let store = Store::new(&node.state.path().join("state"));
-    let address = [(device.index, "10.7.0.2".parse().unwrap())].into();
-    let [(first, config), (second, other)] = with_one_address(&leases).0;
-    let before = node.snapshot();
-    let held = store.lock_gids(&address).unwrap();
-    let (code, message) = node.within(Duration::ZERO, "ADD", Some(&second), &other, |node| {
-        let error = rdma_cni::verb::add::add(node).err().unwrap();
-        (rdma_cni::reply::code(&error), error.to_string())
-    });
-    assert_eq!(code, 11, "{message}");
-    assert!(message.contains("10.7.0.2"), "{message}");
-    assert_eq!(before.differences(&node.snapshot()), [] as [&str; 0]);
-    drop(held);
-    // ADD keeps the lock until the address has its GID
-    node.kernel.with(|world| world.gid_delay = 2);
-    let waits = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&waits);
-    node.kernel.meanwhile(move |_| {
-        let now = Store::within(store.root(), Patience::until(Instant::now()));
-        assert!(now.lock_gids(&address).unwrap_err().is_held());
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
-    node.add(&second, &other).must_succeed();
-    assert!(waits.load(Ordering::Relaxed) > 0);
-    for (pod, config) in [(&first, &config), (&second, &other)] {
-        node.del(pod, config).must_succeed();
-    }
-    let left = fs::read_dir(node.state.path().join("state/gids")).unwrap();
-    assert_eq!(left.count(), 0);
 }
 
 /// A move of the NIC would take the pods' children with it.
