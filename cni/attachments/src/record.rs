@@ -297,7 +297,10 @@ impl Attachment {
             .map(|index| base + index)
     }
 
-    /// Returns true if ADD moves the RDMA devices into the pod.
+    /// Returns true if ADD moves the RDMA devices into the pod, because RDMA was in exclusive mode at ADD. The mode
+    /// changes while the pod's namespace exists only if ib_core is loaded again (`rdma_compatdev_set()`,
+    /// `drivers/infiniband/core/device.c`). In the shared mode after that, the pod sees the RDMA devices and their GIDs
+    /// too.
     pub fn moves_rdma(&self) -> bool {
         self.rdma_mode == Some(RdmaMode::Exclusive)
     }

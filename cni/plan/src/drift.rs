@@ -5,8 +5,8 @@
 use super::locate;
 use attachments::{Attachment, Rail, Shared};
 use rdma_netns::{
-    Address, Child, InterfaceName, Link, LinkChange, LinkFlag, NetnsSide, Observed, Op, Route,
-    VfSetting, link::MAIN_TABLE,
+    Address, Child, InterfaceName, Link, LinkChange, LinkFlag, NetnsSide, Observed, Op, RdmaMode,
+    Route, VfSetting, link::MAIN_TABLE,
 };
 
 /// Describes the deviation that `op` would correct.
@@ -159,6 +159,19 @@ fn describe_change(
             format!("{link} has not announced {address} to its neighbours")
         }
     }
+}
+
+/// Describes a change of the RDMA subsystem's mode after which the pod does not see the RDMA devices that it shares.
+/// The mode changes while pods run if ib_core is loaded again.
+pub fn of_mode(attachment: &Attachment, observed: &Observed) -> Option<String> {
+    let modes = (attachment.rdma_mode, observed.rdma_mode);
+    let devices = attachment.rails.iter().filter_map(|it| it.rdma.as_ref());
+    let devices: Vec<&str> = devices.map(|it| &*it.name).collect();
+    let is_lost = modes == (Some(RdmaMode::Shared), Some(RdmaMode::Exclusive));
+    (is_lost && !devices.is_empty()).then(|| {
+        let devices = devices.join(", ");
+        format!("RDMA is in exclusive mode now, so the pod does not see {devices}: delete the pod")
+    })
 }
 
 /// Describes the macvlan and ipvlan children in the pod whose mode is not the mode that ADD set, one sentence for each.

@@ -72,6 +72,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         drift.extend(rails.filter_map(|rail| mac_drift(rail, namespace, previous)));
     }
     drift.extend(drift::of_children(&attachment, &observed));
+    drift.extend(drift::of_mode(&attachment, &observed));
     drift.extend(gids::drift(node.kernel, &pod, &attachment, &left));
     drift.extend(smcr::apply::drift(
         node.smcr(),

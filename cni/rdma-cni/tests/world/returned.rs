@@ -345,3 +345,26 @@ fn an_rdma_device_that_was_made_again_in_shared_mode_is_home() {
         assert!(node.records().is_empty());
     }
 }
+
+/// The RDMA stack is reloaded while a pod has a child of a NIC, and begins in exclusive mode. The new RDMA device is on
+/// the host, and the pod does not see it.
+#[test]
+fn an_rdma_device_that_was_made_again_in_exclusive_mode_is_not_in_the_pod() {
+    let leases = crate::leases::Leases::new(1);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let config = leases.config(serde_json::json!({}));
+    let result = node.add(&pod, &config).must_succeed();
+    leases.check(&pod, &config, &result).must_succeed();
+    node.kernel
+        .with(|world| world.reload_rdma(RdmaMode::Exclusive));
+    let before = node.snapshot();
+    let message = leases.check(&pod, &config, &result).must_fail(999);
+    assert!(
+        message.contains("the pod does not see mlx5_bond_0"),
+        "{message}"
+    );
+    assert_eq!(before.differences(&node.snapshot()), [""; 0]);
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(leases.held(), [""; 0]);
+}
