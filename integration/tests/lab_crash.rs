@@ -12,7 +12,7 @@ use integration::{
     },
     lab::Lab,
     plugin,
-    smc::{UEID, make_bridge},
+    smc::pods::{UEID, make_bridge},
 };
 use serde_json::json;
 
