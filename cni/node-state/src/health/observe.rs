@@ -8,7 +8,7 @@ use attachments::pods::{PodDevice, PodNetns};
 use rdma_netns::{
     DeviceAddress, Function, Link, LinkType, NetnsId,
     linux::{
-        inside,
+        inside::{self, InsideError},
         monitor::{Monitor, Nsid, WatchError},
         nldev::PortInfo,
     },
@@ -65,10 +65,16 @@ impl Pods {
         self.placed = placed;
     }
 
-    /// Marks the pod of `namespace` for observation after an event. `None`: marks all pods.
-    pub(super) fn mark_stale(&mut self, namespace: Option<Nsid>) {
-        let heard = self.seen.iter_mut();
-        for pod in heard.filter(|pod| namespace.is_none() || pod.nsid == namespace) {
+    /// Marks the pod of `namespace` for observation after an event.
+    pub(super) fn mark_stale(&mut self, namespace: Nsid) {
+        for pod in &mut self.seen {
+            pod.stale |= pod.nsid == Some(namespace);
+        }
+    }
+
+    /// Marks all pods for observation.
+    pub(super) fn mark_all_stale(&mut self) {
+        for pod in &mut self.seen {
             pod.stale = true;
         }
     }
@@ -226,8 +232,10 @@ impl Pod {
             true => inside::ports(&self.place.netns, self.place.id),
             false => Ok(Vec::new()),
         };
-        // do not report a missing capability here: the daemon reported it at its start
-        let of_ports = ports.as_ref().err().filter(|it| !it.lacks_capability());
+        // do not report a missing capability here: the daemon reported it at its start. If the namespace is gone, another
+        // observation of it would not help
+        let is_failure = |it: &&InsideError| !it.lacks_capability() && !it.is_gone();
+        let of_ports = ports.as_ref().err().filter(is_failure);
         let why = [
             links.as_ref().err().cloned(),
             of_ports.map(ToString::to_string),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! File descriptors from which the daemon reads the kernel's events.
 
+use rdma_netns::linux::monitor::Monitor;
 use std::{io, os::fd::AsRawFd};
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -23,4 +24,9 @@ pub(super) fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: each source owns one descriptor, which stays open and unchanged for the source's whole life.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
+}
+
+/// Returns true if the daemon gets the kernel's events of pods' netdevs.
+pub(super) fn covers_pods(monitor: Option<&Monitor>) -> bool {
+    monitor.is_some_and(|monitor| monitor.losses().is_empty())
 }

@@ -9,7 +9,7 @@ use super::{
     observe::Pods,
     ports,
     records::{self, listen, listen_to_networks},
-    sources::{readable, register},
+    sources::{covers_pods, readable, register},
     unreachable::{Unreachable, others},
 };
 use crate::{node::Node, watch::until};
@@ -215,7 +215,7 @@ impl Watch {
                 .retain(|(namespace, _), _| namespace.is_none_or(|it| pods.follow(it)));
         }
         if !covers_pods(monitor.as_deref()) {
-            self.pods.mark_stale(None);
+            self.pods.mark_all_stale();
         }
         self.pods.observe(monitor.as_deref_mut());
         let host = match monitor.map(|monitor| monitor.links(None, |_| true)) {
@@ -414,12 +414,16 @@ impl Watch {
                     return false;
                 }
                 self.links.insert(key, state);
-                self.mark_stale(*namespace);
+                if let Some(nsid) = namespace {
+                    self.pods.mark_stale(*nsid);
+                }
                 true
             }
             Event::LinkGone { namespace, link } => {
                 let known = self.links.remove(&(*namespace, link.index)).is_some();
-                self.mark_stale(*namespace);
+                if let Some(nsid) = namespace {
+                    self.pods.mark_stale(*nsid);
+                }
                 known || self.matters(*namespace, link)
             }
             Event::Address => true,
@@ -429,7 +433,7 @@ impl Watch {
             }
             Event::Unread(nsid) => {
                 self.forget_links(*nsid);
-                self.pods.mark_stale(Some(*nsid));
+                self.pods.mark_stale(*nsid);
                 self.pods.follow(*nsid)
             }
             Event::NamespaceGone(nsid) => {
@@ -441,7 +445,7 @@ impl Watch {
                 // ignore virtual netdevs, such as a pod's veth
                 let matters = !device.path.starts_with("/devices/virtual/net/");
                 if matters && device.subsystem.starts_with("infiniband") {
-                    self.pods.mark_stale(None);
+                    self.pods.mark_all_stale();
                 }
                 matters
             }
@@ -454,14 +458,7 @@ impl Watch {
     }
 
     fn forget_links(&mut self, of: Nsid) {
-        self.links
-            .retain(|(namespace, _), _| *namespace != Some(of));
-    }
-
-    fn mark_stale(&mut self, namespace: Option<Nsid>) {
-        if namespace.is_some() {
-            self.pods.mark_stale(namespace);
-        }
+        self.links.retain(|key, _| key.0 != Some(of));
     }
 
     fn matters(&self, namespace: Option<Nsid>, link: &Link) -> bool {
@@ -500,9 +497,4 @@ impl Watch {
             self.observe_soon();
         }
     }
-}
-
-/// Returns true if the daemon gets the kernel's events of pods' netdevs.
-fn covers_pods(monitor: Option<&Monitor>) -> bool {
-    monitor.is_some_and(|monitor| monitor.losses().is_empty())
 }
