@@ -13,7 +13,7 @@
 //!
 //! ARP settings stay unchanged: in a VPC the vSwitch answers for all addresses, and instances receive no ARP requests.
 
-use super::record::{Given, RP_FILTER, Record};
+use super::record::{Given, RP_FILTER, Record, Settings};
 use ipnetwork::Ipv4Network;
 use rdma_netns::{
     Address, InterfaceName, Link, LinkChange, Namespace, NetnsSide, Op, Route,
@@ -102,7 +102,9 @@ pub fn give(
             ..Address::new(ip.into(), wanted.address.prefix())
         },
         routes,
-        rp_filter: link.sysctls.contains_key(RP_FILTER).then_some(LOOSE),
+        settings: Settings {
+            rp_filter: link.sysctls.contains_key(RP_FILTER).then_some(LOOSE),
+        },
     })
 }
 
@@ -169,7 +171,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     let mut set = |change| ops.push(Op::link(NetnsSide::Host, &link.name, change));
     let present = link.sysctls.get(RP_FILTER);
     let differs = |value: &i32| present.is_some_and(|present| present != value);
-    if let Some(value) = given.rp_filter.filter(differs) {
+    if let Some(value) = given.settings.rp_filter.filter(differs) {
         let key = RP_FILTER.to_owned();
         set(LinkChange::Sysctl { key, value });
     }

@@ -112,11 +112,17 @@ impl PutBack {
 
     fn rp_filter(&mut self, link: &Link, record: &Record) {
         let present = link.sysctls.get(RP_FILTER).copied();
-        let before = record.before.rp_filter.filter(|it| present != Some(*it));
+        let before = record
+            .before
+            .settings
+            .rp_filter
+            .filter(|it| present != Some(*it));
         let Some((value, present)) = before.zip(present) else {
             return;
         };
-        let is_ours = record.gifts().any(|it| it.rp_filter == Some(present));
+        let is_ours = record
+            .gifts()
+            .any(|it| it.settings.rp_filter == Some(present));
         let key = RP_FILTER.to_owned();
         let words = format!("{key} = {present}");
         self.undo(link, LinkChange::Sysctl { key, value }, is_ours, &words);

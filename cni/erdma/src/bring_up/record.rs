@@ -62,9 +62,8 @@ pub struct Before {
     pub mtu: u32,
     /// Addresses: link-local ones, and others that the kernel made. The netdev had no other addresses.
     pub addresses: Vec<Address>,
-    /// Value of [`RP_FILTER`], if the kernel has this setting.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rp_filter: Option<i32>,
+    /// Settings, as far as the kernel has them.
+    pub settings: Settings,
 }
 
 /// Configuration that the daemon gives a netdev. The daemon also sets the netdev up.
@@ -78,8 +77,19 @@ pub struct Given {
     pub address: Address,
     /// Routes: the connected route, and then the default route.
     pub routes: Vec<Route>,
-    /// Value of [`RP_FILTER`]; `None`: the daemon does not change it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Settings that the daemon changes.
+    pub settings: Settings,
+}
+
+/// Settings of a netdev that a bring-up can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Value of [`RP_FILTER`].
+    #[serde(
+        rename = "ipv4/rp_filter",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub rp_filter: Option<i32>,
 }
 
@@ -96,7 +106,9 @@ impl Before {
             up: link.up,
             mtu: link.mtu,
             addresses: link.addresses.clone(),
-            rp_filter: link.sysctls.get(RP_FILTER).copied(),
+            settings: Settings {
+                rp_filter: link.sysctls.get(RP_FILTER).copied(),
+            },
         }
     }
 }
