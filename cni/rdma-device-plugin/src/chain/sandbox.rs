@@ -101,12 +101,16 @@ impl Cached {
 /// A file alone does not prove a living sandbox, because it outlives CRI-O's own state.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// The directory or a file of libcni cannot be read.
 pub fn with_installed_plugins(cache: &Path) -> io::Result<BTreeSet<String>> {
+    use io::ErrorKind::{InvalidData, NotFound};
     let mut pods = BTreeSet::new();
     for file in fs::read_dir(cache)? {
-        let Ok(text) = state_file::read(&file?.path()) else {
-            continue;
+        let text = match state_file::read(&file?.path()) {
+            Ok(text) => text,
+            // CRI-O has removed the file meanwhile, or the file is not libcni's
+            Err(error) if matches!(error.kind(), NotFound | InvalidData) => continue,
+            Err(error) => return Err(error),
         };
         let cached = serde_json::from_slice::<Cached>(&text);
         let cached = cached.ok().filter(|it| it.names_ours() && it.may_live());

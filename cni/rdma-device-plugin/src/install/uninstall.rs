@@ -265,6 +265,9 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             pods.join(", ")
         )));
     }
+    // lift the limits before this function waits for pods without RDMA devices: no DEL lifts the limits of a pod with
+    // hostNetwork, and limits of a removed cgroup stay until a reboot
+    LimitedContainers::new(&state_dir, Path::new(CGROUPS)).lift_all()?;
     let named = chain.still_named()?;
     if !named.is_empty() {
         return Ok(Some(format!(
@@ -284,7 +287,6 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             pods.join(", ")
         )));
     }
-    LimitedContainers::new(&state_dir, Path::new(CGROUPS)).lift_all()?;
     pods::sweep(&state_dirs)?;
     let done = binaries::take(&bin_dir, &state_dir, &record)?;
     done.iter().for_each(|line| println!("{line}"));
