@@ -87,7 +87,7 @@ pub enum ApplyError {
     #[error(
         "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}",
         waited.as_millis(),
-        no_gid(used, size, other.map(|it| (it, address)))
+        no_gid(used >= size, *is_shared)
     )]
     NoGid {
         /// The RDMA device.
@@ -100,9 +100,8 @@ pub enum ApplyError {
         used: u32,
         /// Size of the GID table in entries.
         size: u32,
-        /// Index of the address's GID that belonged to another netdev before ADD set the address, if there was such a
-        /// GID.
-        other: Option<u32>,
+        /// True if another netdev has or had a GID of the address during ADD.
+        is_shared: bool,
     },
     /// Duplicate address detection of the address did not finish.
     #[error(
@@ -121,19 +120,13 @@ pub enum ApplyError {
     },
 }
 
-/// Returns the end of the message of [`ApplyError::NoGid`]: the other GID and the remedy.
-fn no_gid(used: &u32, size: &u32, other: Option<(u32, &IpAddr)>) -> String {
-    let remedy = if used >= size {
-        "; the GID table is full: let fewer pods share this device"
-    } else if other.is_some() {
-        ": give each pod another address"
-    } else {
-        "; run dmesg | grep -i gid on the node to see why"
-    };
-    let other = other.map_or(String::new(), |(index, address)| {
-        format!("; another netdev had GID index {index} of {address}")
-    });
-    other + remedy
+/// Returns the remedy in the message of [`ApplyError::NoGid`].
+fn no_gid(is_full: bool, is_shared: bool) -> &'static str {
+    match (is_full, is_shared) {
+        (true, _) => "; the GID table is full: let fewer pods share this device",
+        (_, true) => "; another netdev has a GID of this address: give each pod another address",
+        _ => "; run dmesg | grep -i gid on the node to see why",
+    }
 }
 
 /// Attaches every rail to the pod and sets the `desired` addresses and routes. `observed` is the present state. Returns

@@ -101,7 +101,7 @@ pub fn wait<K: Kernel>(
             .filter(|it| !it.automatic && it.scope == 0);
         addresses
             .filter_map(|address| {
-                let others = gids_of(rail, before, address.ip);
+                let others = places(before, address.ip);
                 let found = search.find(address.ip, &others);
                 search.settle(address.ip, &others, found).transpose()
             })
@@ -158,8 +158,8 @@ pub fn drift<K: Kernel>(
 
 /// Returns the addresses of an ended pod that RDMA devices of its shared netdevs still have as GIDs. If there are such
 /// addresses, a process keeps the pod's namespace alive, although no path leads to it. Does not count the GIDs of the
-/// host's netdevs, and one GID for each settled rail that has the address on the same RDMA device, for example on
-/// another VLAN.
+/// host's netdevs, and on each port one GID for each settled rail that has the address on the same RDMA device, for
+/// example on another VLAN.
 pub fn lingering<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -188,8 +188,12 @@ pub fn lingering<K: Kernel>(
             other.is_some_and(|it| it.index == rdma.index)
         };
         in_use.extend(rail.assigned.addresses.iter().map(|it| it.ip).filter(|ip| {
-            let gids = roce_v2(&tables, *ip).filter(|(_, gid)| !is_of_host(gid));
-            let gids = gids.count();
+            // the child of a bond over two ports of the device has a GID on each port
+            let on_port = |(_, table): &Table| {
+                let gids = table.all(*ip, GidKind::RoceV2);
+                gids.filter(|gid| !is_of_host(gid)).count()
+            };
+            let gids = tables.iter().map(on_port).max().unwrap_or_default();
             let of_others = || {
                 let others = node.store.settled_with(node.kernel, attachment, *ip);
                 let rails = others.iter().flat_map(|it| it.rails_with(*ip));
@@ -203,6 +207,9 @@ pub fn lingering<K: Kernel>(
 
 /// A port's number and its GID table.
 type Table = (u32, GidTable);
+
+/// Place of a GID: the port's number and the index.
+type Place = (u32, u32);
 
 fn tables<K: Kernel>(
     kernel: &K,
@@ -227,6 +234,12 @@ fn roce_v2(tables: &[Table], ip: IpAddr) -> impl Iterator<Item = (u32, &Gid)> {
         let gids = table.all(ip, GidKind::RoceV2);
         gids.map(|gid| (*port, gid))
     })
+}
+
+/// Returns the places of the RoCE v2 GIDs of `ip`, with any netdev: a pod can change the name of its netdev.
+fn places(tables: &[Table], ip: IpAddr) -> Vec<Place> {
+    let gids = roce_v2(tables, ip);
+    gids.map(|(port, gid)| (port, gid.index)).collect()
 }
 
 /// Returns the RoCE v2 GIDs of `ip` that can belong to the netdev of `rail`: its own GID, and the GIDs of other pods'
@@ -256,10 +269,10 @@ struct Search<'a, K: Kernel> {
 }
 
 impl<K: Kernel> Search<'_, K> {
-    /// Searches the GID tables for `ip` until a table has the rail's own GID. `others` are the GIDs of other pods'
-    /// netdevs before ADD set the address. Returns `None` at the time limit, if the GIDs do not derive from IP
-    /// addresses, or if one of `others` has disappeared.
-    fn find(&mut self, ip: IpAddr, others: &[RailGid]) -> Result<Option<RailGid>, ObserveError> {
+    /// Searches the GID tables for `ip` until a table has the rail's own GID. `others` are the places of other netdevs'
+    /// GIDs before ADD set the address. Returns `None` at the time limit, if the GIDs do not derive from IP addresses, or
+    /// if one of `others` has disappeared.
+    fn find(&mut self, ip: IpAddr, others: &[Place]) -> Result<Option<RailGid>, ObserveError> {
         // the last read for another address usually has this address too
         if let Some(gid) = self.own(ip, others) {
             return Ok(Some(gid));
@@ -267,9 +280,8 @@ impl<K: Kernel> Search<'_, K> {
         loop {
             self.tables = tables(self.kernel, self.whose, self.rdma)?;
             let own = self.own(ip, others);
-            let present = gids_of(self.rail, &self.tables, ip);
             if own.is_some()
-                || others.iter().any(|it| !present.contains(it))
+                || self.has_lost(ip, others)
                 || is_without_addresses(&self.tables)
                 || self.is_over()
             {
@@ -279,15 +291,23 @@ impl<K: Kernel> Search<'_, K> {
         }
     }
 
-    /// Returns the only GID of `ip` that is not one of `others`. Returns `None` if one of `others` has disappeared:
-    /// it may have got another index, like the GIDs of a bond that fails over. Returns `None` if there are several new
-    /// GIDs: a program outside this project sets the address at this moment.
-    fn own(&self, ip: IpAddr, others: &[RailGid]) -> Option<RailGid> {
-        let present = gids_of(self.rail, &self.tables, ip);
-        let (known, mut new): (Vec<_>, Vec<_>) =
-            present.into_iter().partition(|it| others.contains(it));
-        let is_only = known.len() == others.len() && new.len() == 1;
-        new.pop().filter(|_| is_only)
+    /// Returns the rail's GID of `ip` that is at none of the places `others`, on the first port with exactly one such
+    /// GID. Several such GIDs mean that a program outside this project sets the address at this moment. Returns `None`
+    /// if one of `others` has disappeared: it may have another index now, like the GIDs of a bond that fails over.
+    fn own(&self, ip: IpAddr, others: &[Place]) -> Option<RailGid> {
+        if self.has_lost(ip, others) {
+            return None;
+        }
+        let mut new = gids_of(self.rail, &self.tables, ip);
+        new.retain(|it| !others.contains(&(it.port, it.index)));
+        let is_only = |one: &&RailGid| new.iter().filter(|it| it.port == one.port).count() == 1;
+        new.iter().find(is_only).cloned()
+    }
+
+    /// Returns true if one of `others` has no GID of `ip` now.
+    fn has_lost(&self, ip: IpAddr, others: &[Place]) -> bool {
+        let present = places(&self.tables, ip);
+        others.iter().any(|it| !present.contains(it))
     }
 
     fn is_over(&self) -> bool {
@@ -311,7 +331,7 @@ impl<K: Kernel> Search<'_, K> {
     fn settle(
         &self,
         ip: IpAddr,
-        others: &[RailGid],
+        others: &[Place],
         found: Result<Option<RailGid>, ObserveError>,
     ) -> Result<Option<RailGid>, ApplyError> {
         let name = &self.rdma.name;
@@ -333,7 +353,7 @@ impl<K: Kernel> Search<'_, K> {
                 waited,
                 used: self.tables.iter().map(|(_, table)| table.used()).sum(),
                 size: self.tables.iter().map(|(_, table)| table.size).sum(),
-                other: others.first().map(|it| it.index),
+                is_shared: !others.is_empty() || !gids_of(self.rail, &self.tables, ip).is_empty(),
             },
             Err(error) => ApplyError::Observe(error),
         };

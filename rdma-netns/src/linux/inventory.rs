@@ -42,8 +42,7 @@ impl Linux {
     }
 
     /// Returns the inventory without ports, firmware versions, speeds and kernel users. Faulty firmware can take a
-    /// minute to respond to a port query. Finds the netdev of an RDMA device without a parent in sysfs by the last
-    /// [`Self::inventory`].
+    /// minute to respond to a port query. Finds the netdev of an RDMA device's port by the last [`Self::inventory`].
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }

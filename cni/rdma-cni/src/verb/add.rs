@@ -29,7 +29,11 @@ use plan::{
 };
 use rdma_netns::{DeviceAddress, Kernel, Observed, Pod};
 use serde_json::Value;
-use std::{collections::BTreeSet, io, mem, net::IpAddr};
+use std::{collections::BTreeSet, io, mem, net::IpAddr, time::Duration};
+
+/// Time after the start of ADD in which ADD tries again if another netdev has or had a GID of the address. A try can take
+/// 5 s, because the pod's GID can get the index of the other GID between two reads.
+const GID_RETRY_TIME: Duration = Duration::from_secs(20);
 
 /// Result of ADD.
 pub enum Outcome<K: Kernel> {
@@ -77,7 +81,8 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         return Ok(Outcome::NothingToDo(result));
     }
     populate();
-    let (mut budget, mut has_lost_gid) = (probe::Budget::default(), false);
+    let mut budget = probe::Budget::default();
+    let gid_deadline = node.kernel.now() + GID_RETRY_TIME;
     loop {
         let error = match attempt(node, (&choice, smc_requirement), &key, &pod, &mut budget) {
             Ok(attempt) => return Ok(Outcome::Added(Box::new(attempt.added(pod)))),
@@ -88,7 +93,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
                 cause: Cause::Apply(cause),
                 left: None,
                 ..
-            } if starts_again(cause, budget, &mut has_lost_gid) => {
+            } if starts_again(cause, budget, node.kernel.now() < gid_deadline) => {
                 log::warn!("{cause}; ADD starts again");
             }
             _ => return Err(error),
@@ -96,18 +101,18 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     }
 }
 
-/// Returns true if ADD tries again. If another netdev had a GID of the address, this GID may have disappeared while ADD
-/// set the address, and the pod's GID may have its index. ADD then tries again once, and sets `has_lost_gid`: the next
-/// try reads the GIDs of other netdevs again.
-fn starts_again(cause: &ApplyError, budget: probe::Budget, has_lost_gid: &mut bool) -> bool {
+/// Returns true if ADD tries again. If another netdev has or had a GID of the address, this GID may have appeared or
+/// disappeared while ADD set the address, and the pod's GID may have its earlier index. ADD then tries again while
+/// `is_in_time` is true: each try reads the GIDs of other netdevs again.
+fn starts_again(cause: &ApplyError, budget: probe::Budget, is_in_time: bool) -> bool {
     match cause {
         ApplyError::TakenMeanwhile(_) => budget.is_enough(),
         ApplyError::NoGid {
-            other: Some(_),
+            is_shared: true,
             used,
             size,
             ..
-        } => used < size && !mem::replace(has_lost_gid, true),
+        } => is_in_time && used < size,
         _ => false,
     }
 }
