@@ -104,6 +104,10 @@ fn each_alert_is_tested() {
             .collect();
         // further cases are allowed
         let (first, _) = counts.split_at(counts.len().min(2));
-        assert_eq!(first, [0, 1], "{}", alert["alert"]);
+        assert!(
+            matches!(first, [0, fires] if *fires > 0),
+            "{}: {first:?}",
+            alert["alert"]
+        );
     }
 }
