@@ -22,6 +22,7 @@
 //! | [`sidr`] | an RDMA echo by the peer's connection manager |
 //! | [`smc`] | the kernel's SMC state: pnet table, devices, EIDs, link groups, connections |
 
+pub mod capabilities;
 pub mod child;
 pub mod device;
 pub mod device_settings;

@@ -63,24 +63,15 @@ const NETNS: &str = "/run/netns";
 /// Returns one sentence for each capability or mount that the daemon lacks for `conf`, with the effect of its absence.
 /// Returns an empty list if nothing is missing.
 pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
-    let mut missing = match fs::read_to_string("/proc/thread-self/status") {
-        Ok(status) => match effective(&status) {
-            Some(set) => capabilities(set, conf),
-            None => {
-                vec!["/proc/thread-self/status does not list capabilities: the daemon's capabilities are unknown".into()]
-            }
-        },
+    let mut missing = match rdma_netns::capabilities::effective() {
+        Ok(Some(set)) => capabilities(set, conf),
+        Ok(None) => {
+            vec!["/proc/thread-self/status does not list capabilities: the daemon's capabilities are unknown".into()]
+        }
         Err(error) => vec![format!("cannot read the daemon's capabilities: {error}")],
     };
     missing.extend(mounts(arguments, conf, Path::new(NETNS)));
     missing
-}
-
-fn effective(status: &str) -> Option<u64> {
-    let set = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(set.trim(), 16).ok()
 }
 
 fn capabilities(set: u64, conf: &Conf) -> Vec<String> {
@@ -395,13 +386,6 @@ mod tests {
     }
 
     #[test]
-    fn the_effective_set_is_read() {
-        let status = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000001800\n";
-        assert_eq!(effective(status), Some(0x1800));
-        assert_eq!(effective("Name:\tx\nCapEff:\tall\n"), None);
-    }
-
-    #[test]
     fn dropped_capabilities_are_reported() {
         let without = || {
             // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its data
@@ -412,11 +396,11 @@ mod tests {
                 nix::libc::syscall(nix::libc::SYS_capset, header.as_ptr(), none.as_ptr())
             };
             assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
-            let node = Node::new();
-            missing(&node.arguments, &Conf::default())
+            let (node, conf) = (Node::new(), Conf::default());
+            let mounts = mounts(&node.arguments, &conf, Path::new(NETNS));
+            (missing(&node.arguments, &conf), mounts)
         };
-        let missing = std::thread::spawn(without).join().expect("a report");
-        let lost = lost(0, false, false);
-        assert_eq!(missing[..lost.len()], lost);
+        let (missing, mounts) = std::thread::spawn(without).join().expect("a report");
+        assert_eq!(missing, [lost(0, false, false), mounts].concat());
     }
 }

@@ -8,6 +8,7 @@ use crate::{
 use attachments::{Attachment, pods::netns_seen};
 use cni_protocol::state_file;
 use nix::unistd::geteuid;
+use rdma_netns::capabilities::{self, CAP_DAC_OVERRIDE};
 use std::{
     collections::BTreeSet,
     fmt::Display,
@@ -15,9 +16,6 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
-
-/// Number of the capability's bit (`include/uapi/linux/capability.h`).
-const CAP_DAC_OVERRIDE: u32 = 1;
 
 /// Returns the path by which this program reaches the namespace of `attachment`. `root` is the root of the host's file
 /// system. If `root` is `/`, this program may be in a container without the link `/var/run`, so `netns_seen` also tries
@@ -242,10 +240,7 @@ impl View {
 /// Returns true if this thread has the capability CAP_DAC_OVERRIDE, by which the runtime can use files of any mode and
 /// owner. The root user of a container can lack the capability.
 pub(super) fn overrides_modes() -> bool {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    let set = lines.find_map(|line| line.strip_prefix("CapEff:"));
-    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    let set = capabilities::effective().ok().flatten();
     set.is_some_and(|set| set & 1 << CAP_DAC_OVERRIDE != 0)
 }
 
