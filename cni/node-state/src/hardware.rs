@@ -91,10 +91,12 @@ impl Memory {
             let mut with_verbs = rails.iter().filter(|it| it.erdma_verbs.is_some());
             with_verbs.any(|it| it.devices.first() == Some(address))
         };
-        let (kind, address) = match rails.iter().find(has_verbs) {
-            _ if hca.node_guid.is_some() => (0, known?),
-            Some(rail) => (1, rail.devices.first()?),
-            None => (2, known.filter(|it| !is_recorded(it))?),
+        let (kind, address) = if hca.node_guid.is_some() {
+            (0, known?)
+        } else if let Some(rail) = rails.iter().find(has_verbs) {
+            (1, rail.devices.first()?)
+        } else {
+            (2, known.filter(|it| !is_recorded(it))?)
         };
         Some((kind, hca.name.clone(), address.clone()))
     }

@@ -325,7 +325,9 @@ impl Reconciler {
         }
         match &turn.remark {
             Some(remark) => self.remarked.warn(remark),
-            None => drop(self.remarked.ends()),
+            None => {
+                self.remarked.ends();
+            }
         }
         let is_reported = self
             .dispute_reported
