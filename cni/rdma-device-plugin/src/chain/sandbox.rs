@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines whether the runtime made a pod's network by a list with `rdma-cni`. When a network program rewrites its
 //! list, `rdma-cni` is missing from the list until the reconciler adds it again. A pod that starts in this moment has
-//! no rails, although no program reported an error. Also finds the pods at whose end CRI-O calls `rdma-cni`.
+//! no rails, although no program reported an error. Also finds the pods whose DEL calls `rdma-cni` with CRI-O.
 //!
 //! libcni's cache has a file for each network of a sandbox. libcni writes the file, with the text of the list, after
 //! all plugins of the list have succeeded (`cacheAdd` in `libcni/api.go`), and removes the file after DEL. A pod with
@@ -67,12 +67,11 @@ impl Cached {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Returns the pod as `namespace/name`, or otherwise the container's id.
-    fn pod(&self) -> String {
-        match (self.arg("K8S_POD_NAMESPACE"), self.arg("K8S_POD_NAME")) {
-            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
-            _ => self.container_id.clone(),
-        }
+    fn pod(&self) -> Option<PodName> {
+        Some(PodName {
+            namespace: self.arg("K8S_POD_NAMESPACE")?.to_owned(),
+            name: self.arg("K8S_POD_NAME")?.to_owned(),
+        })
     }
 
     /// Returns true if the list names one of the installed plugins.
@@ -94,7 +93,7 @@ impl Cached {
     }
 }
 
-/// Returns the pods whose list in libcni's cache `cache` names one of the installed plugins, and whose sandboxes may be
+/// Returns the pods, or container ids of unknown pods, whose list in libcni's cache `cache` names one of the installed plugins, and whose sandboxes may be
 /// alive. At DEL, CRI-O calls the plugins of this list instead of the plugins of the present list (ocicni's
 /// `loadNetworkFromCache`). Skips files that are not libcni's: for such a file CRI-O uses the present list.
 ///
@@ -114,7 +113,10 @@ pub fn with_installed_plugins(cache: &Path) -> io::Result<BTreeSet<String>> {
         };
         let cached = serde_json::from_slice::<Cached>(&text);
         let cached = cached.ok().filter(|it| it.names_ours() && it.may_live());
-        pods.extend(cached.map(|it| it.pod()));
+        pods.extend(cached.map(|it| match it.pod() {
+            Some(pod) => pod.to_string(),
+            None => it.container_id,
+        }));
     }
     Ok(pods)
 }
@@ -220,11 +222,7 @@ pub fn uids(cache: &Path) -> HashMap<PodName, String> {
 /// Parses the pod and its UID from the `text` of a cache file.
 pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
     let cached: Cached = serde_json::from_slice(text).ok()?;
-    let pod = PodName {
-        namespace: cached.arg("K8S_POD_NAMESPACE")?.to_owned(),
-        name: cached.arg("K8S_POD_NAME")?.to_owned(),
-    };
-    Some((pod, cached.arg("K8S_POD_UID")?.to_owned()))
+    Some((cached.pod()?, cached.arg("K8S_POD_UID")?.to_owned()))
 }
 
 /// Returns true if `rdma-cni` has a record of the container on any network. This finds networks of Multus, because

@@ -145,7 +145,7 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>> {
     Ok(left)
 }
 
-/// Returns the pods at whose end CRI-O calls the installed plugins. Returns none if `cache` is missing on the node.
+/// Returns the pods whose DEL calls the installed plugins, by libcni's cache. Returns none if `cache` is missing on the node.
 ///
 /// # Errors
 /// `cache` cannot be read, or is not mounted into this container.
@@ -156,8 +156,8 @@ fn cached_pods(cache: &Path, state_dir: &Path) -> Result<Vec<String>> {
             Err(failed("read", cache)(error).into())
         }
         Err(_) if is_mounted(state_dir) => bail!(
-            "{TYPE} is out of the chain, and the binaries stay: {cache:?} is not mounted here, and shows at the end of \
-             which pods CRI-O calls the binaries; mount the node's directory, or name it with --cni-cache-dir"
+            "{TYPE} is out of the chain, and the binaries stay: {cache:?} is not mounted here, so uninstall cannot \
+             find the pods whose DEL calls the binaries; mount the node's directory, or name it with --cni-cache-dir"
         ),
         Err(_) => Ok(vec![]),
     }
