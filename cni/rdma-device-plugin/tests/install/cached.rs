@@ -8,17 +8,8 @@
 use crate::{FLANNEL, Node, refused, said};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use integration::Netns;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use serde_json::Value;
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, path::Path};
 
 /// Files of libcni 1.3, with the path of the namespace, and of libcni 1.1, with the path in the result only.
 const CACHED: [&str; 2] = [
@@ -157,21 +148,13 @@ fn uninstall_waits_for_the_last_pod() {
     let node = installed("crio");
     let netns = Netns::new("cached");
     add(&node, text, netns.path());
-    let mut command = node.command("uninstall", &["--stay"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
-    let told = BufReader::new(child.stdout.take().expect("its output"));
-    let mut lines = told.lines().map_while(Result::ok);
-    let stays =
-        lines.any(|line| line.starts_with("the binaries stay: ") && line.contains("ml/web-0"));
-    assert!(stays, "{:?}", child.wait());
+    let mut uninstall = node.staying();
+    uninstall.says(|line| line.starts_with("the binaries stay: ") && line.contains("ml/web-0"));
     has_binaries(&node, true);
     fs::remove_file(node.path(FILE)).expect("DEL of the pod");
-    let waits = "nothing is left to remove; waiting for SIGTERM";
-    assert!(lines.any(|line| line == waits), "{:?}", child.wait());
+    uninstall.finishes();
     has_binaries(&node, false);
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    kill(pid, Signal::SIGTERM).expect("a signal sent");
-    assert!(child.wait().expect("ended").success());
+    uninstall.end();
 }
 
 /// In a container, a missing cache is not mounted. On a node, no pod has started yet.
@@ -179,14 +162,7 @@ fn uninstall_waits_for_the_last_pod() {
 fn a_cache_that_is_not_mounted_proves_nothing() {
     let node = installed("crio");
     fs::remove_dir(node.path("results")).expect("removed");
-    let program = node.command("uninstall", &[]);
-    let script = "mount --bind \"$0\" \"$0\" && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", script])
-        .arg(node.path("state"));
-    command.arg(program.get_program()).args(program.get_args());
-    let error = refused(&command.output().expect("unshare"));
+    let error = refused(&node.uninstall_in_container());
     let why = format!("{:?} is not mounted", node.path("results"));
     assert!(error.contains(&why), "{error}");
     has_binaries(&node, true);

@@ -4,18 +4,9 @@
 
 use crate::{FLANNEL, Node, refused, said};
 use integration::Netns;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use rdma_netns::{Kernel, Linux, Pod};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, path::Path};
 
 const RECORD: &str = "state/attachments/cbr0/c1@eth0.json";
 
@@ -215,13 +206,7 @@ fn in_a_container_nothing_is_restored_as_leases_are_elsewhere() {
     attach(&node, &netns, RECORD);
     netns.die();
     let before = node.seen();
-    let state = node.path("state");
-    let program = node.command("uninstall", &[]);
-    let script = "mount --bind \"$0\" \"$0\" && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script]).arg(&state);
-    command.arg(program.get_program()).args(program.get_args());
-    let error = refused(&command.output().expect("unshare"));
+    let error = refused(&node.uninstall_in_container());
     let sentence = "ml/trainer-0: the devices can only be restored on the node itself";
     assert!(error.contains(sentence), "{error}");
     assert_eq!(node.seen(), before);
@@ -233,22 +218,16 @@ fn uninstall_waits_for_a_signal_after_its_work() {
     let node = Node::with_list(FLANNEL);
     node.install();
     for _ in 0..2 {
-        let mut command = node.command("uninstall", &["--stay"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
-        let said = BufReader::new(child.stdout.take().expect("its output"));
-        let mut lines = said.lines().map_while(Result::ok);
-        let waits = "nothing is left to remove; waiting for SIGTERM";
-        assert!(lines.any(|line| line == waits), "{:?}", child.wait());
+        let mut uninstall = node.staying();
+        uninstall.finishes();
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
-        assert_eq!(child.try_wait().expect("a status"), None);
+        uninstall.runs();
         // a late init container runs `install` again
         node.install();
-        assert!(lines.any(|line| line == waits), "{:?}", child.wait());
+        uninstall.finishes();
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
         assert!(!node.path("opt/cni/bin/rdma-cni").exists());
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-        kill(pid, Signal::SIGTERM).expect("a signal sent");
-        assert!(child.wait().expect("ended").success());
+        uninstall.end();
     }
 }
 
@@ -335,39 +314,26 @@ fn uninstall_retries_until_its_work_is_done() {
     check(false);
     let netns = Netns::new("leaving");
     attach(&node, &netns, RECORD);
-    let mut command = node.command("uninstall", &["--stay"]);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("started");
-    let errors = BufReader::new(child.stderr.take().expect("its errors"));
-    let mut errors = errors.lines().map_while(Result::ok);
-    let first = errors.next().expect("a sentence");
+    let mut uninstall = node.staying();
+    let first = uninstall.error().expect("a sentence");
     assert!(first.contains("these pods have devices"), "{first}");
     assert!(first.contains("ml/trainer-0"), "{first}");
-    assert_eq!(child.try_wait().expect("a status"), None);
+    uninstall.runs();
     check(false);
     netns.die();
-    let said = BufReader::new(child.stdout.take().expect("its output"));
-    let mut lines = said.lines().map_while(Result::ok);
-    let waits = "nothing is left to remove; waiting for SIGTERM";
-    assert!(lines.any(|line| line == waits), "{:?}", child.wait());
+    uninstall.finishes();
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     check(true);
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    kill(pid, Signal::SIGTERM).expect("a signal sent");
-    assert!(child.wait().expect("ended").success());
-    assert_eq!(errors.next(), None, "it is said once");
+    uninstall.end();
+    assert_eq!(uninstall.error(), None, "it is said once");
 
     // `uninstall --stay` ends at once after a signal, also while it waits
     node.install();
     let netns = Netns::new("leaving");
     attach(&node, &netns, RECORD);
-    let mut command = node.command("uninstall", &["--stay"]);
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
-    let errors = BufReader::new(child.stderr.take().expect("its errors"));
-    errors.lines().next().expect("a sentence").expect("text");
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    kill(pid, Signal::SIGTERM).expect("a signal sent");
-    assert!(child.wait().expect("ended").success());
+    let mut uninstall = node.staying();
+    uninstall.error().expect("a sentence");
+    uninstall.end();
 }
 
 /// Runs the built plugin. The record of the pod has no rails.

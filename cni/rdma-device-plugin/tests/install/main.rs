@@ -13,11 +13,13 @@ mod odd_files;
 mod placing;
 mod programs;
 mod putting;
+mod staying;
 mod stress;
 mod succeeding;
 mod without_kubelet;
 
 use integration::{Machine, machine::NIC};
+use staying::Staying;
 use std::{
     collections::BTreeMap,
     fs::{self, Permissions},
@@ -165,6 +167,22 @@ impl Node {
     #[track_caller]
     fn uninstall(&self) -> String {
         said(&self.run("uninstall", &[]))
+    }
+
+    /// Starts `uninstall --stay`.
+    fn staying(&self) -> Staying {
+        Staying::start(self.command("uninstall", &["--stay"]))
+    }
+
+    /// Runs `uninstall` in a mount namespace in which only the state directory is mounted, as in a container.
+    fn uninstall_in_container(&self) -> Output {
+        let program = self.command("uninstall", &[]);
+        let script = "mount --bind \"$0\" \"$0\" && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]);
+        command.arg(self.path("state"));
+        command.arg(program.get_program()).args(program.get_args());
+        command.output().expect("unshare")
     }
 
     /// Returns the node's files in `opt`, `etc` and the state directory.

@@ -3,14 +3,9 @@
 
 use crate::{FLANNEL, Node, SOCKET, TERWAY, refused, said};
 use inotify::{Inotify, WatchMask};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use serde_json::{Value, json};
 use std::{
     fs::{self, Permissions},
-    io::{BufRead, BufReader},
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     process::{Command, Stdio},
     thread,
@@ -174,19 +169,14 @@ fn uninstall_waits_although_the_binaries_stay() {
         .read(list)
         .replace("\"rdma-cni\",", "\"rdma-cni\", \"mtu\": 4200,");
     node.net("10-flannel.conflist", &changed);
-    let mut command = node.command("uninstall", &["--stay"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
-    let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut lines = lines.map_while(Result::ok);
+    let mut uninstall = node.staying();
     let stays = "the binaries stay: rdma-cni or rdma-ipam is still in 10-flannel.conflist";
-    assert!(lines.any(|line| line.starts_with(stays)));
-    assert_eq!(lines.next().as_deref(), Some("waiting for SIGTERM"));
+    uninstall.says(|line| line.starts_with(stays));
+    assert_eq!(uninstall.line().as_deref(), Some("waiting for SIGTERM"));
     // the network program writes its file again
     node.net("10-flannel.conflist", FLANNEL);
-    assert!(lines.any(|line| line == "nothing is left to remove; waiting for SIGTERM"));
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    kill(pid, Signal::SIGTERM).expect("a signal sent");
-    assert!(child.wait().expect("ended").success());
+    uninstall.finishes();
+    uninstall.end();
 }
 
 /// `rdma-ipam` can be the IPAM plugin of another plugin.
