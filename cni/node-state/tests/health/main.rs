@@ -43,16 +43,22 @@ fn becomes(node: &Node, watch: &mut Watch, wanted: Option<&str>, limit: Duration
     panic!("not {wanted:?} but {last:?} after {:?}", begin.elapsed());
 }
 
+/// Records that a pod has `nic0`, and gives the netdev its carrier. The device becomes healthy.
+#[track_caller]
+fn attach_with_carrier(node: &Node, watch: &mut Watch) {
+    node.attach("nic0", "attached");
+    node.pod("link set nic0 up");
+    node.ip("link set wire0 up");
+    becomes(node, watch, None, SOON);
+}
+
 #[test]
 fn a_device_in_a_pod_goes_and_comes_back() {
     with_node(|node| {
         let (mut watch, losses) = node.watch();
         assert!(losses.is_empty(), "{losses:?}");
         becomes(node, &mut watch, None, SOON);
-        node.attach("nic0", "attached");
-        node.pod("link set nic0 up");
-        node.ip("link set wire0 up");
-        becomes(node, &mut watch, None, SOON);
+        attach_with_carrier(node, &mut watch);
         quiet(node, &mut watch);
 
         node.ip("link set wire0 down");
@@ -134,10 +140,7 @@ fn quiet(node: &Node, watch: &mut Watch) {
 fn a_flapping_device_is_held() {
     with_node(|node| {
         let (mut watch, _) = node.watch();
-        node.attach("nic0", "attached");
-        node.pod("link set nic0 up");
-        node.ip("link set wire0 up");
-        becomes(node, &mut watch, None, SOON);
+        attach_with_carrier(node, &mut watch);
         quiet(node, &mut watch);
         let mut changes = 0;
         let mut was_down = false;
@@ -249,10 +252,7 @@ fn without_events_pods_are_observed() {
             matches!(losses.as_slice(), [one] if one.contains("CAP_NET_BROADCAST")),
             "{losses:?}"
         );
-        node.attach("nic0", "attached");
-        node.pod("link set nic0 up");
-        node.ip("link set wire0 up");
-        becomes(node, &mut watch, None, SOON);
+        attach_with_carrier(node, &mut watch);
         node.ip("link set wire0 down");
         becomes(node, &mut watch, Some("nic0 has no carrier"), 4 * SOON);
     });
@@ -264,10 +264,7 @@ fn without_events_pods_are_observed() {
 fn a_pod_is_observed_again_after_a_failed_observation() {
     with_node(|node| {
         let (mut watch, _) = node.watch();
-        node.attach("nic0", "attached");
-        node.pod("link set nic0 up");
-        node.ip("link set wire0 up");
-        becomes(node, &mut watch, None, SOON);
+        attach_with_carrier(node, &mut watch);
         node.pod("link add other0 type bridge");
         // more names do not fit into one request of `ip`
         for numbers in (0..300_u32).collect::<Vec<_>>().chunks(6) {
