@@ -120,7 +120,7 @@ impl Plugin {
         match self.answer(input.environment, by_hand, stdin, output, verb) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                log::error!("{}", failure.message);
+                log::error!("{}; {}", failure.message, failure.details(self.name));
                 ExitCode::FAILURE
             }
         }
@@ -155,7 +155,7 @@ impl Plugin {
             ),
         };
         // the exit code shows the failure even if the output cannot be written
-        let _ = write(output, &failure.object(&version));
+        let _ = write(output, &failure.object(self.name, &version));
         Err(failure)
     }
 }
@@ -217,17 +217,20 @@ fn versions(text: &[u8]) -> Result<Value, ConfError> {
 }
 
 impl Failure {
-    fn object(&self, version: &str) -> Value {
-        let mut object = json!({
+    fn object(&self, plugin: &str, version: &str) -> Value {
+        json!({
             "cniVersion": version,
             "code": self.code,
             // one line, because runtimes log the message and kubectl prints it
             "msg": one_line(&self.message),
-        });
-        if let Some(details) = self.details {
-            object["details"] = details.into();
-        }
-        object
+            "details": self.details(plugin),
+        })
+    }
+
+    /// Returns the explanation and the code. Runtimes print only `msg` and `details` (libcni: `types.Error`).
+    fn details(&self, plugin: &str) -> String {
+        let explanation = self.details.map_or(String::new(), |it| format!("{it}; "));
+        format!("{explanation}{plugin} error {}", self.code)
     }
 }
 
@@ -250,7 +253,8 @@ mod tests {
             message: "process 17 (x\u{1b}[2J\nz) has the lock".into(),
             details: None,
         };
-        let told = &failure.object("1.1.0")["msg"];
-        assert_eq!(*told, "process 17 (x\\u{1b}[2J\\nz) has the lock");
+        let object = failure.object("rdma-cni", "1.1.0");
+        assert_eq!(object["msg"], "process 17 (x\\u{1b}[2J\\nz) has the lock");
+        assert_eq!(object["details"], "rdma-cni error 5");
     }
 }

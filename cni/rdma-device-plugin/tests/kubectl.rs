@@ -2,6 +2,7 @@
 //! Tests of `kubectl rdma` with a script in place of `kubectl`. The script records its arguments and answers from
 //! files. The tests check the requests and their flags, and which objects remain.
 
+use integration::stopwatch::Stopwatch;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -14,7 +15,7 @@ use std::{
     path::Path,
     process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -227,7 +228,7 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     assert_eq!((code, output.as_str(), &*errors), (Some(1), "", silent));
     // a child process of `kubectl`, such as a credential plugin, keeps the pipe for errors open
     desk.write("lingers", "");
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let (code, _, errors) = desk.types("pods --timeout 1");
     assert_eq!(code, Some(1));
     assert!(errors.ends_with(silent), "{errors}");

@@ -77,14 +77,14 @@ impl IpamError {
         let words = [&error["msg"], &error["details"]]
             .into_iter()
             .filter_map(Value::as_str);
-        let words: Vec<&str> = words.filter(|text| !text.is_empty()).collect();
+        let words: Vec<String> = words.filter(|text| !text.is_empty()).map(shown).collect();
         Self::Refused {
             name: name.to_owned(),
             command,
             code: error["code"].as_u64(),
             message: match words.is_empty() {
                 true => without.to_owned(),
-                false => shown(&words.join(": ")),
+                false => words.join("; "),
             },
         }
     }
