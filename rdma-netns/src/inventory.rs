@@ -140,6 +140,9 @@ pub struct Netdev {
     /// would then cut off the node ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
+    /// A netdev of this program's namespace that lies on the netdev: `the vlan ens1f0.100`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<String>,
 }
 
 /// A VLAN, with the properties by which resources select it. A VLAN has the carrier of its lower netdev

@@ -326,6 +326,21 @@ impl Link {
         matches!(self.kind.as_deref(), Some("bond" | "team"))
     }
 
+    /// Returns a netdev that lies on this netdev, such as a VLAN. `links` are the netdevs of the same namespace. After a
+    /// move of this netdev to another namespace, the netdev above it would stay and send through it
+    /// (`vlan_device_event()`, `net/8021q/vlan.c`). The kernel would remove an IPoIB child when the RDMA device moves.
+    pub fn above<'a>(&self, links: &'a [Link]) -> Option<&'a Link> {
+        let is_here = |it: &Link| it.origin.as_ref().is_none_or(|origin| origin.netns == -1);
+        let lies_on_it = |it: &&Link| it.lower == Some(self.index) && it.index != self.index;
+        links.iter().find(|it| lies_on_it(it) && is_here(it))
+    }
+
+    /// Returns kind and name: `the vlan ens1f0.100`.
+    pub fn describe(&self) -> String {
+        let kind = self.kind.as_deref().unwrap_or("netdev");
+        format!("the {kind} {}", self.name)
+    }
+
     /// Returns true if the netdev is a VLAN, and its lower netdev is known.
     pub fn is_vlan(&self) -> bool {
         self.kind.as_deref() == Some("vlan") && self.lower.is_some()

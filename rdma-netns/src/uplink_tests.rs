@@ -150,3 +150,23 @@ fn netdevs_to_the_api_server() {
         "the node reaches its API server 192.0.2.8 through it"
     );
 }
+
+#[test]
+fn a_netdev_above_another() {
+    let mut host = host(&[], &[]);
+    let above = |host: &Namespace, name: &str| {
+        let link = host.links.iter().find(|it| *it.name == *name);
+        let above = link.expect("a netdev").above(&host.links);
+        above.map(Link::describe)
+    };
+    assert_eq!(above(&host, "bond0").as_deref(), Some("the vlan bond0.100"));
+    assert_eq!(above(&host, "eth0"), None);
+    // the VLAN's lower netdev has the same index in another namespace
+    let vlan = host.links.iter_mut().find(|it| it.is_vlan());
+    vlan.expect("a VLAN").origin = Some(crate::Origin {
+        index: 6,
+        netns: 3,
+        vlan: 0,
+    });
+    assert_eq!(above(&host, "bond0"), None);
+}

@@ -184,6 +184,11 @@ impl Chain {
         parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Move)
     }
 
+    /// Returns true if `mode` is `share`: pods get child netdevs.
+    pub fn shares(&self) -> bool {
+        parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Share)
+    }
+
     /// Returns the prefix of rails' names in pods. Returns `None` if names of other netdevs can begin with this prefix.
     pub fn rails_names(&self) -> Option<String> {
         let prefix = parsed(&self.entry).ok()?.interface_name.prefix().to_owned();

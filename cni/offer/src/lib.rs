@@ -147,13 +147,7 @@ pub fn offers(
     let mut taken = BTreeMap::new();
     let mut selected: Vec<Selected<'_>> = Vec::new();
     for resource in &conf.resources {
-        let mut devices = select::devices(
-            resource,
-            inventory,
-            previous,
-            conf.chain.is_some(),
-            &mut remarks,
-        );
+        let mut devices = select::devices(resource, inventory, previous, conf, &mut remarks);
         devices.retain(|device| {
             let is_hidden = hidden.contains(&device.address);
             if is_hidden {

@@ -7,7 +7,7 @@ use crate::{
     unnamed,
 };
 use daemon_conf::{
-    Ids, ResourceConf, Selector,
+    Chain, Conf, Ids, ResourceConf, Selector,
     selector::{Parent, Sort, Text},
 };
 use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev, RdmaMode};
@@ -29,12 +29,12 @@ impl From<bool> for Fit {
 }
 
 /// Returns the devices of `resource`, in the order of their addresses. Adds remarks about most of the matching devices
-/// that are left out. `with_netdevs` is true if pods also get netdevs of the devices.
+/// that are left out.
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,
     previous: &PreviousOffers,
-    with_netdevs: bool,
+    conf: &Conf,
     remarks: &mut Vec<String>,
 ) -> Vec<OfferedDevice> {
     let mut found = Vec::new();
@@ -60,7 +60,7 @@ pub(super) fn devices(
         if matches!(resource.ids, Ids::PerNic { .. }) && is_anothers {
             continue;
         }
-        let unfit = unfit(resource, function, inventory);
+        let unfit = unfit(resource, function, inventory, conf);
         if let Some(why) = unfit.or_else(|| another_port(resource, function, &found, inventory)) {
             remarks.push(format!(
                 "{}: {} is not in {}: {why}",
@@ -122,7 +122,7 @@ pub(super) fn devices(
     }
     // if all NICs are uplinks, offer them only if pods get no netdevs of them
     let (own, left_out): (Vec<_>, Vec<_>) = uplinks.into_iter().unzip();
-    match found.is_empty() && !with_netdevs {
+    match found.is_empty() && conf.chain.is_none() {
         true => found = own,
         false => remarks.extend(left_out),
     }
@@ -176,9 +176,23 @@ fn is_name_of_one(rdma: &str, inventory: &Inventory) -> bool {
     hcas.any(|hca| hca.name == rdma)
 }
 
+/// Returns true if `rdma-cni` moves the devices of `resource` into pods, if they are exclusive. A DeviceClass can demand
+/// child netdevs instead, unless the RDMA subsystem is in exclusive mode.
+fn is_moved(resource: &ResourceConf, inventory: &Inventory, conf: &Conf) -> bool {
+    let chain = conf.chain.as_ref();
+    let chain = chain.filter(|it| it.attaches(resource.name.as_str()));
+    let may_share = |it: &Chain| it.shares() || conf.by_claims(&resource.name);
+    chain.is_some_and(|it| inventory.rdma_mode == Some(RdmaMode::Exclusive) || !may_share(it))
+}
+
 /// Returns the reason why no pod can have the device exclusively. Returns `None` if a pod can have it, or if the
 /// resource is not exclusive.
-fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) -> Option<String> {
+fn unfit(
+    resource: &ResourceConf,
+    function: &Function,
+    inventory: &Inventory,
+    conf: &Conf,
+) -> Option<String> {
     if resource.ids != Ids::Exclusive {
         return None;
     }
@@ -218,7 +232,13 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
                     "its netdev {name} is a port of {master}; offer the device by a shared resource"
                 ))
             }),
-            None => None,
+            None => {
+                let above = netdev.above.as_ref();
+                let above = above.filter(|_| is_moved(resource, inventory, conf))?;
+                Some(format!(
+                    "{above} lies on its netdev {name}, which rdma-cni therefore does not move"
+                ))
+            }
         }
     })
 }

@@ -281,6 +281,7 @@ impl Reader<'_> {
             ipv6: at.ipv6.map(|(ip, _)| ip),
             ipv4: at.ipv4,
             default_route: self.reach.uplinks.contains(name),
+            above: self.reach.above(name),
         })
     }
 

@@ -29,7 +29,7 @@ impl Reach {
     pub(super) fn addresses_of(&self, name: &str, master: Option<&str>) -> Addresses {
         let mut found = Addresses::default();
         let names = std::iter::once(name).chain(master);
-        let links = names.filter_map(|name| self.links.iter().find(|it| *it.name == *name));
+        let links = names.filter_map(|name| self.link(name));
         let addresses = links.flat_map(|link| &link.addresses);
         for address in addresses.filter(|it| !it.is_link_local()) {
             match address.ip {
@@ -39,6 +39,16 @@ impl Reach {
             }
         }
         found
+    }
+
+    /// Describes a netdev that lies on the netdev `name` ([`Link::above`]).
+    pub(super) fn above(&self, name: &str) -> Option<String> {
+        Some(self.link(name)?.above(&self.links)?.describe())
+    }
+
+    fn link(&self, name: &str) -> Option<&Link> {
+        let mut links = self.links.iter();
+        links.find(|it| *it.name == *name)
     }
 }
 

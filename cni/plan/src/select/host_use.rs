@@ -88,7 +88,12 @@ impl<'a> HostUse<'a> {
     /// Returns the reason why the host needs `link`, if it does.
     fn need(&self, link: &Link, rdma: Option<&RdmaDevice>) -> Option<String> {
         self.uplink(link)
-            .or_else(|| self.above(link))
+            .or_else(|| {
+                Some(format!(
+                    "{} lies on it",
+                    link.above(&self.host.links)?.describe()
+                ))
+            })
             .or_else(|| users(rdma?))
     }
 
@@ -115,16 +120,6 @@ impl<'a> HostUse<'a> {
         let master = self.host.link_by_index(link.master?);
         let name = master.map_or("another netdev", |master| &master.name);
         Some(format!("it is a port of {name}"))
-    }
-
-    /// Describes an upper netdev of `link` on the host, such as a VLAN. After a move of `link`, the upper netdev would
-    /// stay on the host and send through the pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). The kernel would
-    /// remove an IPoIB child when the RDMA device moves.
-    fn above(&self, link: &Link) -> Option<String> {
-        let mut links = self.host.links.iter();
-        let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;
-        let kind = above.kind.as_deref().unwrap_or("netdev");
-        Some(format!("the {kind} {} lies on it", above.name))
     }
 }
 

@@ -60,12 +60,13 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
         Choice::Address(address) => Some(BTreeSet::from([(*address).clone()])),
         Choice::Selectors(_) => None,
         Choice::Allocated(meanings) => {
-            let addresses = meanings.iter().map(|it| match &it.devices {
-                Named::Addresses(addresses) => Some(addresses),
+            let devices = meanings.iter().map(|it| match &it.devices {
+                Named::Devices(devices) => Some(devices),
                 Named::Rdma(_) => None,
             });
-            let addresses: Option<Vec<_>> = addresses.collect();
-            addresses.map(|it| it.into_iter().flatten().cloned().collect())
+            let devices: Option<Vec<_>> = devices.collect();
+            let devices = devices?.into_iter().flatten();
+            Some(devices.map(|it| it.address.clone()).collect())
         }
     }
 }

@@ -316,6 +316,32 @@ fn a_bond_is_no_pods_alone_where_it_could_not_be_attached_or_is_anothers() {
     );
 }
 
+/// The kernel would leave a VLAN on the host when ADD moves its lower netdev, so ADD refuses the move.
+#[test]
+fn a_nic_with_a_vlan_is_left_out_if_it_would_be_moved() {
+    let mut tagged = node("one-hca");
+    tagged.functions[1].netdevs[0].above = Some("the vlan storage".to_owned());
+    let resources = r#""resources":[{"name":"rdma/x","kind":"exclusive"}]"#;
+    let shared = r#","chain":{"plugin":{"mode":"share"}}"#;
+    for (chain, mode, is_offered) in [
+        (r#","chain":{}"#, RdmaMode::Exclusive, false),
+        (r#","chain":{}"#, RdmaMode::Shared, false),
+        (r#","chain":{},"dra":{}"#, RdmaMode::Exclusive, false),
+        // a DeviceClass can demand child netdevs
+        (r#","chain":{},"dra":{}"#, RdmaMode::Shared, true),
+        (shared, RdmaMode::Shared, true),
+        ("", RdmaMode::Exclusive, true),
+    ] {
+        tagged.rdma_mode = Some(mode);
+        let conf = conf(&format!("{{{resources}{chain}}}"));
+        let (offers, remarks) = of(&conf, &tagged, &PreviousOffers::default());
+        assert_eq!(offers.is_empty(), !is_offered, "{remarks:?}");
+        let why = "0000:3b:00.0 is not in rdma/x: the vlan storage lies on its netdev ens1f0, which rdma-cni \
+                   therefore does not move";
+        assert_eq!(remarks.iter().any(|it| it.contains(why)), !is_offered);
+    }
+}
+
 #[test]
 fn selectors_without_a_device_are_reported() {
     let remarks =
