@@ -12,10 +12,9 @@ use integration::{
     traffic::{self, End},
     wait,
 };
-use std::{
-    fs,
-    time::{Duration, SystemTime},
-};
+use rdma_netns::linux::seconds_since_boot;
+use serde_json::Value;
+use std::{fs, time::Duration};
 
 /// Warning of the driver in Linux 7.3, not in 6.12. An emulated CPU passes each write to a function by itself
 /// (`mlx5_core_test_wc()`, `drivers/net/ethernet/mellanox/mlx5/core/wc.c`).
@@ -151,6 +150,24 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         links(&node.host).len() == 2
     });
     node.del(&configuration(&node, NETDEVS[1]), "c1", &pods[1]);
+    node.assert_restored(&before);
+}
+
+/// The driver reports the carrier from a work queue, after the kernel has reported the netdev up
+/// (`mlx5e_update_carrier_work()`).
+#[test]
+fn a_moved_function_has_its_carrier_before_its_addresses_are_probed() {
+    let card = Mlx5Card::new("exclusive");
+    let node = card.node();
+    let before = Snapshot::of(&node.host);
+    let pod = node.pod("pod");
+    let mut configuration = configuration(&node, NETDEVS[0]);
+    configuration["ipam"] = shared_configuration(&node, NETDEVS[0])["ipam"].take();
+    let outcome = node.invoke("ADD", "c", pod.path());
+    let outcome = outcome.input(&configuration).run();
+    outcome.result();
+    assert!(!outcome.stderr.contains("not probed"), "{}", outcome.stderr);
+    node.del(&configuration, "c", &pod);
     node.assert_restored(&before);
 }
 
@@ -388,11 +405,15 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
             let message = del().error(107);
             assert!(message.contains(&expected), "{message}");
         }
-        // DEL waits three minutes for the driver's recovery: the test makes the record older
+        // DEL waits three minutes for the driver's recovery: the test sets the first failure to the machine's boot
         let record = &node.records()[0];
-        let file = fs::File::options().write(true).open(record);
-        let long_ago = SystemTime::now() - Duration::from_secs(181);
-        file.and_then(|it| it.set_modified(long_ago)).expect("set");
+        let text = fs::read(record).expect("a record");
+        let mut changed: Value = serde_json::from_slice(&text).expect("a record");
+        changed["failedAt"] = 0.into();
+        fs::write(record, changed.to_string()).expect("changed");
+        let limit = Duration::from_secs(180);
+        let has_passed = || seconds_since_boot() >= Some(limit.as_secs());
+        assert!(wait::within(limit, has_passed), "not up for {limit:?}");
         format!("{} no longer exists: {}", NETDEVS[0], FUNCTIONS[0])
     };
     let last = del();

@@ -4,6 +4,7 @@
 
 use crate::{
     DeviceAddress, DeviceSettings, GidTable, Link, NetnsId, Observed, Op, OpenPodError, Pkey, Vf,
+    linux::seconds_since_boot,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
@@ -168,6 +169,11 @@ pub trait Kernel {
     /// Returns the present time of the clock that [`Kernel::pause`] advances.
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    /// Returns the seconds since the boot, including suspend (`CLOCK_BOOTTIME`). No program can set this clock.
+    fn uptime(&self) -> u64 {
+        seconds_since_boot().unwrap_or_default()
     }
 
     /// Waits for `time`.

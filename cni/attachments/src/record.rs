@@ -17,6 +17,7 @@ use std::{
     fmt,
     net::{IpAddr, Ipv6Addr},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// The format of the record. A reader refuses a record with a higher format, because it would miss fields that it does
@@ -71,10 +72,10 @@ pub struct Attachment {
     pub netns_id: NetnsId,
     /// Progress of the attachment.
     pub phase: Phase,
-    /// True after a restore that failed. The next restore then gives up attributes that a temporary state of the
-    /// machine prevents.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub tried: bool,
+    /// Time of the first restore that failed, in the form of [`Observed::at`]. The next restore then gives up attributes
+    /// that a temporary state of the machine prevents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_at: Option<u64>,
     /// Indexes of the pod's netdevs that the last DEL reported and did not remove, because they might belong to the
     /// host. The next DEL removes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -268,7 +269,7 @@ impl Attachment {
             netns: netns.to_owned(),
             netns_id,
             phase: Phase::Attaching,
-            tried: false,
+            failed_at: None,
             named: vec![],
             rdma_mode: observed.rdma_mode,
             mtu: conf.mtu,
@@ -340,6 +341,12 @@ impl Attachment {
     pub fn age(&self, observed: &Observed) -> u64 {
         let times = self.observed_at.zip(observed.at);
         times.map_or(0, |(then, now)| now.saturating_sub(then))
+    }
+
+    /// Returns the time from the first failed restore until `uptime`, a time of [`rdma_netns::Kernel::uptime`].
+    pub fn since_failure(&self, uptime: u64) -> Option<Duration> {
+        let seconds = self.failed_at.map(|it| uptime.saturating_sub(it));
+        seconds.map(Duration::from_secs)
     }
 
     /// Returns the addresses that the moved netdevs had on the host. Omits link-local IPv6 addresses.

@@ -12,8 +12,8 @@ use attachments::{Attachment, DesiredLink};
 use nix::libc;
 use plan::{self, Obstacle};
 use rdma_netns::{
-    Conflict, Desired, Kernel, LinkChange, NetnsSide, ObserveError, Observed, Op, OpError, Plan,
-    RdmaDevice, Refusal, Unstable, reconcile,
+    Address, Conflict, Desired, Kernel, LinkChange, LinkType, NetnsSide, ObserveError, Observed,
+    Op, OpError, Plan, RdmaDevice, Refusal, Unstable, reconcile,
 };
 use std::{net::IpAddr, time::Duration};
 
@@ -40,19 +40,17 @@ pub enum Tries {
     First,
     /// An earlier verb tried.
     Again,
-    /// An earlier verb tried a long time ago, or at an unknown time. The restore gives up a netdev that no namespace
-    /// has.
+    /// An earlier verb tried a long time ago. The restore gives up a netdev that no namespace has.
     Last,
 }
 
 impl Tries {
-    /// Returns the position of a verb. `waits` is true if the verb continues to wait for missing netdevs. `age` is the
-    /// time since the earlier verb recorded its failure, if this time is known.
-    pub fn new(tried_before: bool, waits: bool, age: Option<Duration>) -> Self {
-        match (tried_before, waits) {
-            (false, _) => Self::First,
-            (true, false) if age.is_none_or(|it| it >= DRIVER_RECOVERY) => Self::Last,
-            (true, _) => Self::Again,
+    /// Returns the position of a verb that begins `since_failure` after the first failed try.
+    pub fn new(since_failure: Option<Duration>) -> Self {
+        match since_failure {
+            None => Self::First,
+            Some(time) if time >= DRIVER_RECOVERY => Self::Last,
+            Some(_) => Self::Again,
         }
     }
 }
@@ -333,31 +331,79 @@ pub(crate) fn moved<'a>(
 
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time limit for the carrier of moved netdevs.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Observes the pod again until `is_pending` returns false for the last observation, or until the time limit. Returns the
+/// last observation.
+fn observe_while<K: Kernel>(
+    kernel: &K,
+    (pod, attachment): (&K::Pod, &Attachment),
+    mut observed: Observed,
+    limit: Duration,
+    is_pending: impl Fn(&Observed) -> bool,
+) -> Result<Observed, ObserveError> {
+    let deadline = kernel.now() + limit;
+    while is_pending(&observed) && kernel.now() < deadline {
+        kernel.pause(POLL);
+        observed = kernel.observe_vfs(Some(pod), &attachment.vfs())?;
+    }
+    Ok(observed)
+}
+
 /// Waits until duplicate address detection has ended on the rails. Returns an error if another machine has an address,
 /// or if the detection has not ended at the time limit.
 pub fn await_detection<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
     attachment: &Attachment,
-    mut observed: Observed,
+    observed: Observed,
 ) -> Result<Observed, ApplyError> {
-    let deadline = kernel.now() + DETECTION_TIMEOUT;
-    loop {
+    let first = |observed: &Observed, is_it: fn(&Address) -> bool| {
         let rails = attachment.rails.iter();
-        let links = rails.filter_map(|rail| rail.in_pod(&observed));
+        let links = rails.filter_map(|rail| rail.in_pod(observed));
         let mut addresses = links.flat_map(|link| &link.addresses);
-        if let Some(address) = addresses.clone().find(|address| address.dad_failed) {
-            return Err(ApplyError::Duplicate(address.ip));
-        }
-        let Some(address) = addresses.find(|address| address.tentative) else {
-            return Ok(observed);
-        };
-        if kernel.now() >= deadline {
-            return Err(ApplyError::Tentative(address.ip));
-        }
-        kernel.pause(POLL);
-        observed = kernel.observe_vfs(Some(pod), &attachment.vfs())?;
+        addresses.find(|it| is_it(it)).map(|it| it.ip)
+    };
+    let failed = |observed: &Observed| first(observed, |it| it.dad_failed);
+    let tentative = |observed: &Observed| first(observed, |it| it.tentative);
+    let is_pending = |it: &Observed| failed(it).is_none() && tentative(it).is_some();
+    let pod = (pod, attachment);
+    let observed = observe_while(kernel, pod, observed, DETECTION_TIMEOUT, is_pending)?;
+    match (failed(&observed), tentative(&observed)) {
+        (Some(ip), _) => Err(ApplyError::Duplicate(ip)),
+        (None, Some(ip)) => Err(ApplyError::Tentative(ip)),
+        (None, None) => Ok(observed),
     }
+}
+
+/// Waits until the moved netdevs have a carrier in the pod, at most 5 s. Does not wait for a netdev that was up on the
+/// host without a carrier. A driver can report the carrier later than the kernel reports the netdev up: mlx5 after an
+/// event of its firmware, iavf after an answer of the PF's driver. Until then the kernel drops probes and announcements
+/// without an error (`noop_qdisc`, `net/sched/sch_generic.c`).
+///
+/// # Errors
+/// The pod cannot be observed.
+pub fn await_carrier<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    observed: &Observed,
+) -> Result<(), ApplyError> {
+    let is_pending = |observed: &Observed| {
+        let mut rails = attachment.rails.iter();
+        rails.any(|rail| {
+            let host_link = rail.host_link.as_ref();
+            let is_expected = host_link
+                .is_some_and(|it| it.link_type == LinkType::Ether && (it.carrier || !it.up));
+            is_expected && rail.in_pod(observed).is_some_and(|it| it.up && !it.carrier)
+        })
+    };
+    if is_pending(observed) {
+        let pod = (pod, attachment);
+        observe_while(kernel, pod, observed.clone(), CARRIER_TIMEOUT, is_pending)?;
+    }
+    Ok(())
 }
 
 /// Announces the rails' addresses with their hardware addresses to the neighbours. Without an announcement, a router

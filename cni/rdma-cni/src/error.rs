@@ -44,11 +44,11 @@ pub enum Error {
     Exists(String),
     /// The state directory cannot be used. The verb changed nothing.
     #[error("{0}; nothing was changed")]
-    State(#[from] StoreError),
+    State(StoreError),
     /// The state directory failed during a restore, so the restore is incomplete.
     #[error("{0}; the restore is incomplete, and the record stays: try again")]
     Unfinished(StoreError),
-    /// The devices are restored, but the verb could not remove or update the record.
+    /// The devices are restored, but the verb could not remove, rename or update the record.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),
     /// A later version wrote the record. This version leaves the record unchanged.
@@ -169,7 +169,7 @@ impl From<smcr::apply::Error> for Error {
     fn from(error: smcr::apply::Error) -> Self {
         match error {
             smcr::apply::Error::Smc(error) => error.into(),
-            smcr::apply::Error::State(error) => error.into(),
+            smcr::apply::Error::State(error) => Self::State(error),
             smcr::apply::Error::Observe(error) => error.into(),
         }
     }

@@ -78,7 +78,7 @@ pub fn remove_orphans<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Res
     if ipoib.peek().is_none() {
         return Ok(());
     }
-    let keys = node.store.keys(None)?;
+    let keys = node.store.keys(None).map_err(Error::State)?;
     let is_orphaned = |name: &str| is_orphaned_child(name, &keys);
     for link in ipoib {
         if !is_orphaned(&link.name) && !link.alias.as_deref().is_some_and(is_orphaned) {

@@ -66,6 +66,8 @@ struct State {
     scope: Option<ObservationScope>,
     answered: BTreeSet<String>,
     routes_read: BTreeSet<PathBuf>,
+    start: Instant,
+    /// Duration of the pauses. Only pauses and [`World::pass_seconds`] advance the clock.
     paused: Duration,
     dead: bool,
 }
@@ -100,6 +102,7 @@ impl FakeKernel {
             scope: None,
             answered: BTreeSet::new(),
             routes_read: BTreeSet::new(),
+            start: Instant::now(),
             paused: Duration::ZERO,
             dead: false,
         };
@@ -418,7 +421,12 @@ impl Kernel for FakeKernel {
 
     fn now(&self) -> Instant {
         let state = self.alive();
-        Instant::now() + state.paused + state.world.passed()
+        state.start + state.paused + state.world.passed()
+    }
+
+    fn uptime(&self) -> u64 {
+        let state = self.alive();
+        (state.paused + state.world.passed()).as_secs()
     }
 
     fn pause(&self, time: Duration) {

@@ -7,15 +7,20 @@ use crate::{
     vfs,
     world::{HOST, Refusal, World},
 };
-use rdma_netns::{Guid, HardwareAddress, LinkType, Pkey};
+use rdma_netns::{Guid, HardwareAddress, LinkType, NetnsId, Pkey};
 
 impl World {
-    /// Plugs the cable into the netdev `link` of the host, or pulls it out.
+    /// Plugs the cable into the netdev `link` of the pod or, with `None`, of the host, or pulls it out.
     ///
     /// # Errors
     /// There is no such netdev.
-    pub fn cable(&mut self, link: &str, present: bool) -> Result<(), Refusal> {
-        let position = self.position(HOST, link)?;
+    pub fn cable(
+        &mut self,
+        pod: Option<NetnsId>,
+        link: &str,
+        present: bool,
+    ) -> Result<(), Refusal> {
+        let position = self.position(pod.unwrap_or(HOST), link)?;
         let netdev = &mut self.netdevs[position];
         netdev.cable = present;
         let up = netdev.link.up;

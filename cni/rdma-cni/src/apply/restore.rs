@@ -19,7 +19,7 @@ use std::time::Duration;
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The reasons why an attachment is not restored, one sentence for each.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Default, thiserror::Error)]
 #[error("{}", left.join("; "))]
 pub struct Incomplete {
     /// The reasons, as sentences.
@@ -41,15 +41,17 @@ impl From<Vec<String>> for Incomplete {
     fn from(left: Vec<String>) -> Self {
         Self {
             left,
-            awaited: false,
-            continues: false,
-            named: vec![],
-            restored: None,
+            ..Self::default()
         }
     }
 }
 
 impl Incomplete {
+    /// Makes an error with one reason, after which the verb does not wait and try again.
+    pub fn of(reason: impl ToString) -> Self {
+        vec![reason.to_string()].into()
+    }
+
     /// Returns the indexes of the restored rails.
     pub fn home(&self) -> &[usize] {
         self.restored.as_ref().map_or(&[], |it| &it.rails)
@@ -162,9 +164,7 @@ pub fn restore<K: Kernel>(
     loop {
         let mut observed = match kernel.observe_vfs(pod, &functions) {
             Ok(observed) => observed,
-            Err(error) if round >= ROUNDS => {
-                return Err(vec![error.to_string()].into());
-            }
+            Err(error) if round >= ROUNDS => return Err(Incomplete::of(error)),
             Err(error) => {
                 log::warn!("{}: {error}; observing again", attachment.key);
                 round += 1;
@@ -177,7 +177,7 @@ pub fn restore<K: Kernel>(
         let plan = |others: &Others| plan::detach_beside(attachment, others, &observed, &left_out);
         let mut plans = plan(known.as_ref().unwrap_or(&Others::default()));
         if known.is_none() && Others::are_needed(&plans, attachment, &observed) {
-            let others = others().map_err(|error| Incomplete::from(vec![error.to_string()]))?;
+            let others = others().map_err(Incomplete::of)?;
             plans = plan(known.insert(others));
         }
         let plans = plans.into_iter().map(|plan| {

@@ -12,7 +12,7 @@ use super::{
     outlast, recovery, restoring, teardown,
 };
 use crate::{
-    apply::{self, ApplyError, Incomplete},
+    apply::{self, ApplyError, Incomplete, Tries},
     char_devices, claims,
     error::{Cause, Error},
     gids,
@@ -29,10 +29,15 @@ use plan::{
 };
 use rdma_netns::{DeviceAddress, Kernel, Observed, Pod};
 use serde_json::Value;
-use std::{collections::BTreeSet, io, mem, net::IpAddr, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io, mem,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
-/// Time after the start of ADD in which ADD tries again if another netdev has or had a GID of the address. A try can take
-/// 5 s, because the pod's GID can get the index of the other GID between two reads.
+/// Time after the first missing GID in which ADD tries again if another netdev has or had a GID of the address. A try can
+/// wait 5 s for GIDs, because the pod's GID can get the index of the other GID between two reads.
 const GID_RETRY_TIME: Duration = Duration::from_secs(20);
 
 /// Result of ADD.
@@ -81,19 +86,27 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         return Ok(Outcome::NothingToDo(result));
     }
     populate();
-    let mut budget = probe::Budget::default();
-    let gid_deadline = node.kernel.now() + GID_RETRY_TIME;
+    let (mut budget, mut gid_deadline) = (probe::Budget::default(), None);
     loop {
         let error = match attempt(node, (&choice, smc_requirement), &key, &pod, &mut budget) {
-            Ok(attempt) => return Ok(Outcome::Added(Box::new(attempt.added(pod)))),
+            Ok((result, attachment, lock)) => {
+                let added = Added {
+                    result,
+                    attachment,
+                    pod,
+                    lock,
+                };
+                return Ok(Outcome::Added(Box::new(added)));
+            }
             Err(error) => error,
         };
         match &error {
             Error::Add {
                 cause: Cause::Apply(cause),
                 left: None,
+                held: None,
                 ..
-            } if starts_again(cause, budget, node.kernel.now() < gid_deadline) => {
+            } if starts_again(cause, budget, node.kernel.now(), &mut gid_deadline) => {
                 log::warn!("{cause}; ADD starts again");
             }
             _ => return Err(error),
@@ -102,9 +115,14 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
 }
 
 /// Returns true if ADD tries again. If another netdev has or had a GID of the address, this GID may have appeared or
-/// disappeared while ADD set the address, and the pod's GID may have its earlier index. ADD then tries again while
-/// `is_in_time` is true: each try reads the GIDs of other netdevs again.
-fn starts_again(cause: &ApplyError, budget: probe::Budget, is_in_time: bool) -> bool {
+/// disappeared while ADD set the address, and the pod's GID may have its earlier index. ADD then tries again until
+/// `gid_deadline`, which the first such error sets: each try reads the GIDs of other netdevs again.
+fn starts_again(
+    cause: &ApplyError,
+    budget: probe::Budget,
+    now: Instant,
+    gid_deadline: &mut Option<Instant>,
+) -> bool {
     match cause {
         ApplyError::TakenMeanwhile(_) => budget.is_enough(),
         ApplyError::NoGid {
@@ -112,37 +130,20 @@ fn starts_again(cause: &ApplyError, budget: probe::Budget, is_in_time: bool) -> 
             used,
             size,
             ..
-        } => is_in_time && used < size,
+        } => used < size && now < *gid_deadline.get_or_insert(now + GID_RETRY_TIME),
         _ => false,
     }
 }
 
-/// A finished try of [`add`].
-struct Attempt {
-    result: Value,
-    attachment: Attachment,
-    lock: AttachmentLock,
-}
-
-impl Attempt {
-    fn added<K: Kernel>(self, pod: K::Pod) -> Added<K> {
-        Added {
-            result: self.result,
-            attachment: self.attachment,
-            pod,
-            lock: self.lock,
-        }
-    }
-}
-
-/// Runs one try of ADD. If the try fails, it restores the host, and the error lists what could not be restored.
+/// Runs one try of ADD. Returns the result for the runtime, the record and its lock. If the try fails, it restores the
+/// host, and the error lists what could not be restored.
 fn attempt<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
     budget: &mut probe::Budget,
-) -> Result<Attempt, Error> {
+) -> Result<(Value, Attachment, AttachmentLock), Error> {
     let lock = recovery::lock_own(node, key)?;
     let started = match begin(node, request, key, pod, &lock) {
         Ok(started) => started,
@@ -180,11 +181,7 @@ fn attempt<K: Kernel>(
         Err(cause) => Err(cause),
     };
     match finished {
-        Ok(result) => Ok(Attempt {
-            result,
-            attachment,
-            lock,
-        }),
+        Ok(result) => Ok((result, attachment, lock)),
         Err(cause) => Err(undo(node, &mut attachment, pod, lock, cause)),
     }
 }
@@ -224,7 +221,7 @@ fn begin<K: Kernel>(
     let mut selected = None;
     let mut refused: Option<(Vec<Key>, Error)> = None;
     loop {
-        let moves = node.store.lock_node(lock)?;
+        let moves = node.store.lock_node(lock).map_err(Error::State)?;
         let mut recovery = recovery::recover(node, &moves, key, &node.kernel.boot_id()?)?;
         let holders = mem::take(&mut recovery.holders);
         let started = start(node, request, key, pod, (&holders, selected.as_ref()));
@@ -282,7 +279,7 @@ fn start<K: Kernel>(
         &mut attachment,
         &observed,
     )?;
-    node.store.save(&attachment)?;
+    node.store.save(&attachment).map_err(Error::State)?;
     given_up::forget(node.store.root(), &attachment);
     remarks.iter().for_each(Remark::log);
     log_rails(node.kernel, &attachment);
@@ -413,18 +410,18 @@ fn undo<K: Kernel>(
     }
     let restored = match node.store.lock_node(&lock) {
         // another verb holds the node's lock: DEL or the next ADD restores the devices
-        Err(error) if error.is_held() => Err(vec![error.to_string()].into()),
+        Err(error) if error.is_held() => Err(Incomplete::of(error)),
         moves => {
             // if locking itself fails, restore without the lock, because unrestored devices do more harm than a
             // concurrent move
             if let Err(error) = &moves {
                 log::warn!("{error}; undoing ADD without the node's lock");
             }
-            restoring::restore(node, Some(pod), attachment, false)
+            restoring::restore(node, Some(pod), attachment, Tries::First)
                 .inspect(|restored| outlast::record_restored(node, attachment, restored))
         }
     };
-    let restored = outlast::managers(node, attachment, Some(pod), &lock, false, restored);
+    let restored = outlast::managers(node, attachment, Some(pod), &lock, Tries::First, restored);
     teardown::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let (mut lacking, mut held) = (vec![], None);
@@ -453,7 +450,7 @@ fn undo<K: Kernel>(
 /// Removes the record. Returns the reason if the record could not be removed.
 fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: AttachmentLock) -> Option<Incomplete> {
     let removed = node.store.remove(key, lock);
-    removed.err().map(|error| vec![error.to_string()].into())
+    removed.err().map(Incomplete::of)
 }
 
 fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {

@@ -3,7 +3,7 @@
 //! machine uses an address, IPAM assigns another address.
 
 use crate::{
-    apply::ApplyError,
+    apply::{self, ApplyError},
     error::Cause,
     ipam::{Answer, Ipam, Known, Master, RailCall, Rails},
     node::Node,
@@ -69,6 +69,10 @@ pub(super) fn obtain<K: Kernel>(
         answered(attachment, observed, &answers);
         // if this process is killed, a restore learns from the record which addresses it must release
         node.store.update(attachment)?;
+        if number == 1 {
+            // also without probes, because ADD announces the addresses
+            apply::await_carrier(node.kernel, pod, attachment, observed)?;
+        }
         if !node.conf.probe {
             break;
         }

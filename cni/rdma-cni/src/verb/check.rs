@@ -23,7 +23,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("CHECK", SpecVersion::V0_4_0)?;
     let (_, key) = node.target()?;
     let previous = node.conf.network.required_prev_result()?;
-    let attachment = match node.store.load(&key)? {
+    let attachment = match node.store.load(&key).map_err(Error::State)? {
         Record::Good(attachment) => *attachment,
         Record::None => return without_record(node, &key),
         Record::Newer(format) => return Err(Error::Newer { key, format }),

@@ -42,9 +42,9 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             forget_rails(node, &key);
             return released;
         }
-        lock => lock?,
+        lock => lock.map_err(Error::State)?,
     };
-    match node.store.load(&key)? {
+    match node.store.load(&key).map_err(Error::State)? {
         Record::Good(mut attachment) => {
             let pod = pod.filter(|pod| pod.id() == attachment.netns_id);
             let pod = match pod {
@@ -208,8 +208,8 @@ fn salvage<K: Kernel>(
         }
         let mut attachment = node.record(key, pod, &observed, rails);
         attachment.phase = Phase::Detaching;
-        // without a record it is unknown whether an earlier verb tried a restore: assume that it did
-        attachment.tried = true;
+        // without a record it is unknown whether an earlier verb tried a restore: assume a try at the boot
+        attachment.failed_at = Some(0);
         let links = observed.pod.iter().flat_map(|pod| &pod.links);
         attachment.named = links.map(|link| link.index).collect();
         smcr::apply::tell_lost(node.smcr(), &attachment);
@@ -218,7 +218,7 @@ fn salvage<K: Kernel>(
     without_record(node, key)?;
     forget_rails(node, key);
     // this is the last step: after any earlier failure another DEL tries again
-    let aside = node.store.set_aside(key)?;
+    let aside = node.store.set_aside(key).map_err(Error::Forget)?;
     log::warn!("{key}: the unreadable record is kept as {aside:?}");
     lock.discard();
     Ok(())

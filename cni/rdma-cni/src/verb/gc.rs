@@ -39,7 +39,8 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
              }| { *container == key.container && *interface == *key.interface },
         )
     };
-    let keys = node.store.sweep(Some(&node.conf.network.name), None)?;
+    let keys = node.store.sweep(Some(&node.conf.network.name), None);
+    let keys = keys.map_err(Error::State)?;
     let mut errors = vec![];
     for key in keys.into_iter().filter(|key| !is_valid(key)) {
         log::info!("{key}: detaching, because the runtime no longer lists this attachment");
@@ -127,24 +128,21 @@ fn known<K: Kernel>(
 }
 
 fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
-    let Some(lock) = node.store.try_lock(key)? else {
+    let Some(lock) = node.store.try_lock(key).map_err(Error::State)? else {
         log::info!("{key}: GC skips this attachment, because another verb is running for it");
         return Ok(());
     };
-    match node.store.load(key)? {
+    match node.store.load(key).map_err(Error::State)? {
         Record::Good(mut attachment) => {
             let pod = teardown::pod_of(node, &attachment)?;
             teardown::attachment(node, &mut attachment, pod.as_ref(), lock)
         }
-        Record::None => Ok(node.store.remove(key, lock)?),
+        Record::None => node.store.remove(key, lock).map_err(Error::Forget),
         Record::Newer(format) => Err(Error::Newer {
             key: key.clone(),
             format,
         }),
-        Record::Corrupt(reason) => {
-            lock.discard();
-            Err(Error::Unreadable(reason))
-        }
+        Record::Corrupt(reason) => Err(Error::Unreadable(reason)),
     }
 }
 

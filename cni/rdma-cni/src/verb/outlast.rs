@@ -3,7 +3,7 @@
 
 use super::restoring;
 use crate::{
-    apply::{Incomplete, Restored},
+    apply::{Incomplete, Restored, Tries},
     node::Node,
 };
 use attachments::{Attachment, Phase, Smc, Stage, store::AttachmentLock};
@@ -36,13 +36,13 @@ pub(super) fn record_restored<K: Kernel>(
 
 /// Waits without the node's lock until network managers make no more changes, and restores addresses that a manager
 /// removed ([`plan::taken_away`]). If the restore remains incomplete, rails on the host still become free for other
-/// pods, unless such an address is missing. `tried_before` is true if an earlier verb tried the restore.
+/// pods, unless such an address is missing.
 pub(super) fn managers<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
     lock: &AttachmentLock,
-    tried_before: bool,
+    tries: Tries,
     mut restored: Result<Restored, Incomplete>,
 ) -> Result<Restored, Incomplete> {
     let has_waited = watched(&restored).is_some();
@@ -79,7 +79,7 @@ pub(super) fn managers<K: Kernel>(
                 continue;
             }
         };
-        restored = restoring::restore(node, pod, attachment, tried_before);
+        restored = restoring::restore(node, pod, attachment, tries);
         is_taken = false;
         quiet = node.kernel.now() + QUIET;
         // the time for the lock and the restore does not count, because this verb does not observe the manager
@@ -90,7 +90,7 @@ pub(super) fn managers<K: Kernel>(
     let is_active = watched(&restored).is_some() && node.kernel.now() < quiet;
     let taken = "a network manager keeps removing addresses that rdma-cni restores";
     match restored {
-        Ok(_) if is_taken || is_active => Err(vec![taken.to_owned()].into()),
+        Ok(_) if is_taken || is_active => Err(Incomplete::of(taken)),
         Ok(restored) if has_waited => leave_smc(node, attachment, pod, lock).map(|()| restored),
         Ok(restored) => Ok(restored),
         Err(incomplete) => {
@@ -139,7 +139,7 @@ fn leave_smc<K: Kernel>(
         return Ok(());
     }
     let moves = node.store.lock_node(lock);
-    let _moves = moves.map_err(|error| Incomplete::from(vec![error.to_string()]))?;
+    let _moves = moves.map_err(Incomplete::of)?;
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     if !left.is_empty() {
         return Err(left.into());

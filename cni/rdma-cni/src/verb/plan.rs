@@ -19,7 +19,8 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     node.conf.check_ib_kubernetes()?;
     let pod = node.pod()?;
     let mut observed = node.observe(&choice, Some(&pod))?;
-    let others = node.store.living(node.kernel, &observed.boot_id)?;
+    let others = node.store.living(node.kernel, &observed.boot_id);
+    let others = others.map_err(Error::State)?;
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }

@@ -7,7 +7,7 @@ use super::{
     restoring::{self, Elsewhere},
     teardown::{self, PATIENCE},
 };
-use crate::{error::Error, ipam, node::Node};
+use crate::{apply::Tries, error::Error, ipam, node::Node};
 use attachments::{
     Attachment, Key, Phase,
     store::{AttachmentLock, NodeLock, Record},
@@ -43,7 +43,7 @@ pub fn recover<K: Kernel>(
     boot_id: &str,
 ) -> Result<Recovery, Error> {
     let mut recovery = Recovery::default();
-    let records = node.store.sweep(None, Some(own))?;
+    let records = node.store.sweep(None, Some(own)).map_err(Error::State)?;
     let others = others(node, records.iter().filter(|key| *key != own));
     let settled = attachments::settled(node.kernel, boot_id, &others);
     for (attachment, is_settled) in others.into_iter().zip(settled) {
@@ -85,7 +85,7 @@ fn others<'a, K: Kernel>(
 /// Recovers an earlier attachment with this `key`, and takes its lock for an ADD. After an error, removes the lock file
 /// if no record needs it.
 pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<AttachmentLock, Error> {
-    let lock = node.store.lock(key).map_err(Error::from);
+    let lock = node.store.lock(key).map_err(Error::State);
     let own = lock.and_then(|lock| recover_own(node, key, &lock).map(|()| lock));
     own.inspect_err(|_| {
         node.store.tidy(key);
@@ -100,7 +100,7 @@ fn recover_own<K: Kernel>(
     key: &Key,
     lock: &AttachmentLock,
 ) -> Result<(), Error> {
-    let mut attachment = match node.store.load(key)? {
+    let mut attachment = match node.store.load(key).map_err(Error::State)? {
         Record::Good(attachment) => *attachment,
         Record::None => return Ok(()),
         Record::Newer(format) => {
@@ -110,7 +110,7 @@ fn recover_own<K: Kernel>(
             });
         }
         Record::Corrupt(reason) => {
-            let aside = node.store.set_aside(key)?;
+            let aside = node.store.set_aside(key).map_err(Error::State)?;
             log::warn!("{key}: its record cannot be read ({reason}); kept as {aside:?}");
             return Ok(());
         }
@@ -177,9 +177,8 @@ fn recover_other<K: Kernel>(
     }
     // another verb may have finished between the read and the lock
     let Record::Good(attachment) = node.store.record(key) else {
-        if let Some(lock) = lock {
-            lock.discard();
-        }
+        drop(lock);
+        node.store.tidy(key);
         return;
     };
     let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
@@ -220,23 +219,19 @@ fn restore_devices<K: Kernel>(
         return Ok(());
     }
     let pod = teardown::pod_of(node, attachment)?;
-    let tried_before = attachment.tried;
-    let age = node.store.age(&attachment.key);
-    let has_waited = tried_before && age.is_none_or(|it| it >= PATIENCE);
+    let since_failure = attachment.since_failure(node.kernel.uptime());
+    let has_waited = since_failure.is_some_and(|it| it >= PATIENCE);
     let elsewhere = match has_waited {
         true => Elsewhere::Left,
         false => Elsewhere::Awaited,
     };
-    let restored =
-        restoring::restore_devices(node, attachment, pod.as_ref(), tried_before, elsewhere);
+    let tries = Tries::new(since_failure);
+    let restored = restoring::restore_devices(node, attachment, pod.as_ref(), tries, elsewhere);
     if let Err(incomplete) = &restored {
         if has_waited || !incomplete.awaited && outlast::watched(&restored).is_none() {
             outlast::leave(node, attachment, incomplete);
-        } else if !tried_before {
-            attachment.tried = true;
-            if attachment.phase == Phase::Attached {
-                attachment.phase = Phase::Detaching;
-            }
+        } else if attachment.failed_at.is_none() {
+            restoring::set_failed(node.kernel, attachment);
             restoring::mark(node, attachment, attachment.phase);
         }
     }

@@ -4,9 +4,7 @@
 use super::spared;
 use crate::{
     apply::{self, Incomplete, Restored, Tries},
-    char_devices,
-    error::Error,
-    gids, given_up,
+    char_devices, gids, given_up,
     node::Node,
 };
 use attachments::{Attachment, Phase, Spared, Stage, given_up::Lack};
@@ -39,14 +37,14 @@ pub enum Elsewhere {
     Rebind,
 }
 
-/// Runs `restore_once`, and records its result.
+/// Runs `restore_once`, and records its result. Gives up no missing netdev.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
-    tried_before: bool,
+    tries: Tries,
 ) -> Result<Restored, Incomplete> {
-    let restored = restore_once(node, pod, attachment, Tries::new(tried_before, true, None));
+    let restored = restore_once(node, pod, attachment, tries.min(Tries::Again));
     note(node, pod, attachment, &restored);
     restored
 }
@@ -115,8 +113,7 @@ fn restore_once<K: Kernel>(
     }
 }
 
-/// Records the result of a restore: the rails' stages, and after a failure the phase and `tried`. Keeps the phase of a
-/// killed ADD, because that ADD may not have moved any device.
+/// Records the result of a restore: the rails' stages, and a failure ([`set_failed`]).
 fn note<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -139,13 +136,19 @@ fn note<K: Kernel>(
         }
     }
     if restored.is_err() {
-        attachment.tried = true;
-        if attachment.phase != Phase::Attaching {
-            attachment.phase = Phase::Detaching;
-        }
+        set_failed(node.kernel, attachment);
     }
     if *attachment != before {
         mark(node, attachment, attachment.phase);
+    }
+}
+
+/// Sets the time of the first failed restore, and the phase. Keeps the phase of a killed ADD, because that ADD may not
+/// have moved any device.
+pub fn set_failed<K: Kernel>(kernel: &K, attachment: &mut Attachment) {
+    attachment.failed_at.get_or_insert_with(|| kernel.uptime());
+    if attachment.phase != Phase::Attaching {
+        attachment.phase = Phase::Detaching;
     }
 }
 
@@ -155,13 +158,16 @@ pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
-    tried_before: bool,
+    tries: Tries,
     elsewhere: Elsewhere,
 ) -> Result<Restored, Incomplete> {
     let is_awaited = elsewhere == Elsewhere::Awaited;
     // `Left` binds no driver of a missing device, so it leaves the device to DEL
     let waits = is_awaited || elsewhere == Elsewhere::Left && attachment.rebind_driver;
-    let tries = Tries::new(tried_before, waits, node.store.age(&attachment.key));
+    let tries = match waits {
+        true => tries.min(Tries::Again),
+        false => tries,
+    };
     let mut restored = restore_once(node, pod, attachment, tries);
     if restored
         .as_ref()
@@ -174,7 +180,6 @@ pub fn restore_devices<K: Kernel>(
         Ok(true) => restored = restore_once(node, pod, attachment, tries),
         // no rail becomes free for other pods
         Err(error) => {
-            let error = Incomplete::from(vec![error.to_string()]);
             let incomplete = match restored {
                 Ok(_) => error,
                 Err(incomplete) => incomplete.and(error),
@@ -198,7 +203,7 @@ fn bind_anew<K: Kernel>(
     attachment: &mut Attachment,
     restored: &Result<Restored, Incomplete>,
     elsewhere: Elsewhere,
-) -> Result<bool, Error> {
+) -> Result<bool, Incomplete> {
     if !attachment.rebind_driver {
         return Ok(false);
     }
@@ -207,13 +212,15 @@ fn bind_anew<K: Kernel>(
         Err(incomplete) => incomplete.home().to_vec(),
     };
     let is_last_resort = elsewhere == Elsewhere::Rebind;
-    let observed = node.kernel.observe(pod)?;
+    let observed = node.kernel.observe(pod).map_err(Incomplete::of)?;
     let among =
         |others: &[Attachment]| plan::rebinds(attachment, others, &observed, &home, is_last_resort);
-    if among(&[]).is_empty() || !node.store.unreadable()?.is_empty() {
+    let unreadable = || node.store.unreadable().map_err(Incomplete::of);
+    if among(&[]).is_empty() || !unreadable()?.is_empty() {
         return Ok(false);
     }
-    let rebinds = among(&node.store.on_this_boot(attachment)?);
+    let others = node.store.on_this_boot(attachment);
+    let rebinds = among(&others.map_err(Incomplete::of)?);
     if rebinds.is_empty() {
         return Ok(false);
     }
@@ -235,7 +242,7 @@ fn bind_anew<K: Kernel>(
             "{}: {error}; the driver is bound again without a record",
             attachment.key
         ),
-        updated => updated?,
+        updated => updated.map_err(Incomplete::of)?,
     }
     Ok(true)
 }
@@ -265,6 +272,6 @@ fn no_address_lingers<K: Kernel>(
     Err(Incomplete {
         awaited,
         restored: Some(Box::new(restored)),
-        ..Incomplete::from(vec![why])
+        ..Incomplete::of(why)
     })
 }

@@ -49,7 +49,8 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Some(choice) => node.observe(choice, None)?,
         None => node.kernel.observe(None)?,
     };
-    let others = node.store.living(node.kernel, &observed.boot_id)?;
+    let others = node.store.living(node.kernel, &observed.boot_id);
+    let others = others.map_err(Error::State)?;
     if let Some(choice) = choice {
         match select::rails(node.conf, &choice, &observed, &others) {
             Ok(Selected { rails: found, .. }) => {

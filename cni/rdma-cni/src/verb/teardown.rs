@@ -7,7 +7,7 @@ use super::{
     restoring::{self, Elsewhere},
 };
 use crate::{
-    apply::Incomplete,
+    apply::{Incomplete, Tries},
     claims,
     error::Error,
     ipam::{self, Ipam, IpamError, RailCall, Rails},
@@ -108,7 +108,7 @@ pub fn devices<K: Kernel>(
         return Ok(());
     }
     let [deadline, last] = [PATIENCE, LONGEST].map(|it| node.kernel.now() + it);
-    let tried_before = attachment.tried;
+    let tries = Tries::new(attachment.since_failure(node.kernel.uptime()));
     let mut has_begun = false;
     loop {
         let elsewhere = match node.kernel.now() < deadline {
@@ -124,7 +124,7 @@ pub fn devices<K: Kernel>(
                 false => Error::State(error),
             })?;
             has_begun = true;
-            restoring::restore_devices(node, attachment, pod, tried_before, elsewhere)
+            restoring::restore_devices(node, attachment, pod, tries, elsewhere)
                 .inspect(|restored| outlast::record_restored(node, attachment, restored))
         };
         match restored {
@@ -135,7 +135,7 @@ pub fn devices<K: Kernel>(
                 node.kernel.pause(PAUSE);
             }
             restored => {
-                outlast::managers(node, attachment, pod, lock, tried_before, restored)?;
+                outlast::managers(node, attachment, pod, lock, tries, restored)?;
                 return Ok(());
             }
         }

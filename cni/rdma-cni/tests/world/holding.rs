@@ -217,14 +217,16 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
             let _ = sender.send(());
             Verdict::Proceed
         });
+        let (answered, has_answered) = mpsc::channel::<()>();
         scope.spawn(move || {
             receiver.recv_timeout(PATIENCE).unwrap();
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.lock().unwrap();
-            // longer than the verb waits for the lock
-            thread::sleep(Duration::from_millis(1500));
+            // the sender is dropped when the verb has answered
+            let _ = has_answered.recv_timeout(PATIENCE);
         });
         let (code, message) = node.del_within(&pod, &node.two_rails(), Duration::ZERO);
+        drop(answered);
         assert_eq!(code, 11, "{message}");
         assert!(!message.contains("nothing was changed"), "{message}");
         assert!(message.contains("try again"), "{message}");

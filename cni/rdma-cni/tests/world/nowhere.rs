@@ -141,11 +141,9 @@ fn driver_without_netdev() -> (Node, Pod, Value) {
     (node, pod, config)
 }
 
-/// Makes the record of `pod` three minutes old. A driver has this time to recover its function.
-fn age(node: &Node, pod: &Pod) {
-    let record = fs::File::options().write(true).open(node.record_of(pod));
-    let long_ago = SystemTime::now() - Duration::from_secs(181);
-    record.unwrap().set_modified(long_ago).unwrap();
+/// Lets three minutes pass. A driver has this time to recover its function.
+fn wait(node: &Node) {
+    node.kernel.with(|world| world.pass_seconds(181));
 }
 
 #[test]
@@ -160,7 +158,7 @@ fn a_del_after_three_minutes_gives_a_netdev_up_that_no_namespace_has() {
         let waited = node.kernel.now() - begun;
         assert!(waited >= Duration::from_secs(10), "{waited:?}");
     }
-    age(&node, &pod);
+    wait(&node);
     node.del(&pod, &config).must_succeed();
     assert!(node.records().is_empty());
     // doctor reports the netdev until it is on the host
@@ -172,12 +170,25 @@ fn a_del_after_three_minutes_gives_a_netdev_up_that_no_namespace_has() {
     assert_eq!(lacks[0].why, expected);
 }
 
+/// An administrator or NTP sets the node's clock between two DELs.
+#[test]
+fn a_step_of_the_clock_gives_no_netdev_up() {
+    let (node, pod, config) = driver_without_netdev();
+    node.del(&pod, &config).must_fail(107);
+    let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+    for written in [now - hour, now + hour] {
+        let record = fs::File::options().write(true).open(node.record_of(&pod));
+        record.unwrap().set_modified(written).unwrap();
+        node.del(&pod, &config).must_fail(107);
+    }
+}
+
 #[test]
 fn a_netdev_that_its_driver_makes_during_the_last_del_is_restored() {
     let before = Node::new(RdmaMode::Exclusive).snapshot().without_numbers();
     let (node, pod, config) = driver_without_netdev();
     node.del(&pod, &config).must_fail(107);
-    age(&node, &pod);
+    wait(&node);
     let kernel = node.kernel.clone();
     node.kernel.meanwhile(move |pause| {
         if pause == 100 {
@@ -205,9 +216,9 @@ fn the_last_del_binds_the_driver_again_if_rebind_driver_is_set() {
     node.kernel.with(remove);
     let record = node.record_of(&pod);
     let mut tried: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-    tried["tried"] = json!(true);
+    tried["failedAt"] = json!(node.kernel.uptime());
     fs::write(&record, tried.to_string()).unwrap();
-    age(&node, &pod);
+    wait(&node);
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
     let is_rebind = |op: &Op| matches!(op, Op::RebindDriver { .. });

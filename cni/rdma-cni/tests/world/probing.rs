@@ -9,11 +9,12 @@ use crate::{
 use attachments::given_up;
 use fake_kernel::{Nic, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Link, LinkChange, Neighbour, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Kernel as _, Link, LinkChange, Neighbour, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
-use std::{fs, net::IpAddr};
+use std::{fs, net::IpAddr, time::Duration};
 
-/// An IPAM plugin that assigns the next address if another machine has the present one: `70`, then `71`…
+/// An IPAM plugin that assigns the next address if another machine has the present one: `70`, then `71`… DEL fails
+/// while the file `next.refuses` exists.
 const SCRIPT: &[u8] = br#"#!/bin/sh
 read -r config
 echo "$CNI_COMMAND $CNI_IFNAME $config" >> "$0.log"
@@ -21,7 +22,9 @@ count="$0.$CNI_IFNAME.count"
 number=$(cat "$count" 2>/dev/null || echo 70)
 case $CNI_COMMAND in
 ADD) sed "s/%/$number/g" "$0.$CNI_IFNAME" ;;
-DEL) case $config in *'"conflicts":['*) echo $((number + 1)) > "$count" ;; esac ;;
+DEL)
+    if [ -e "$0.refuses" ]; then echo '{"code":11,"msg":"later"}'; exit 1; fi
+    case $config in *'"conflicts":['*) echo $((number + 1)) > "$count" ;; esac ;;
 esac
 exit 0
 "#;
@@ -202,6 +205,28 @@ fn an_add_that_is_late_twice_fails() {
     node.must_be(&before, "undone");
 }
 
+/// A second try would call IPAM's DEL again, and would not report the conflict if the call fails again.
+#[test]
+fn an_add_whose_addresses_stay_assigned_does_not_start_again() {
+    let network = Network::new(1);
+    let node = &network.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    node.kernel
+        .with(|world| world.taken_late.push(ip("fd00::70")));
+    let refuses = node.plugins.join("next.refuses");
+    fs::write(&refuses, "").unwrap();
+    let config = network.config(json!({}));
+    let message = node.add(&pod, &config).must_fail(107);
+    for words in ["fd00::70 is in use", "may still have addresses", "later"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(network.calls(), ["ADD rdma0", "DEL rdma0 fd00::70"]);
+    fs::remove_file(refuses).unwrap();
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after DEL");
+}
+
 /// If the second try of an ADD also fails, the error includes the attributes that the first try could not restore.
 #[test]
 fn the_second_try_reports_lacks_of_the_first() {
@@ -311,13 +336,77 @@ fn nobody_is_probed_where_that_is_off_or_no_address_is_given() {
     assert_eq!(moved.probed(), [[""; 0]; 0]);
 }
 
+/// Runs ADD for a moved NIC that is up on the host or not, and whose carrier returns after `pauses` in the pod, if at
+/// all. Another machine has the first address. Returns the rail's addresses, and the time that ADD took.
+fn moved(is_up: bool, pauses: Option<usize>, probe: &str) -> (Vec<String>, Duration) {
+    let mut world = bonds(1);
+    world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
+    let up = host_change("eth9", LinkChange::Up(is_up));
+    world.execute(&up, None).unwrap();
+    world.rdma_mode = Some(RdmaMode::Exclusive);
+    let network = Network::on(Node::with(world), 1);
+    let node = &network.node;
+    let pod = node.pod("a");
+    let netns = node.netns(&pod);
+    node.kernel
+        .with(|world| world.duplicates.push(ip("10.0.0.70")));
+    node.kernel.intercept(move |world, step| {
+        let is_up = matches!(
+            step.op,
+            Op::Link {
+                at: NetnsSide::Pod,
+                change: LinkChange::Up(true),
+                ..
+            }
+        );
+        if is_up {
+            world.cable(Some(netns), "rdma0", false).unwrap();
+        }
+        Verdict::Proceed
+    });
+    let mut paused = 0;
+    node.kernel.manage(move |world| {
+        paused += 1;
+        if Some(paused) == pauses {
+            world.cable(Some(netns), "rdma0", true).unwrap();
+        }
+    });
+    let devices = json!([{ "netdev": "eth9" }]);
+    let config = network.config(json!({ "devices": devices, "probe": probe }));
+    let start = node.kernel.now();
+    node.add(&pod, &config).must_succeed();
+    (given(node, &pod, "rdma0"), node.kernel.now() - start)
+}
+
+/// After a move a driver reports the carrier later than the kernel reports the netdev up: mlx5 after an event of its
+/// firmware, iavf after an answer of the PF's driver.
+#[test]
+fn a_moved_netdev_is_probed_when_its_carrier_has_come() {
+    for is_up in [true, false] {
+        let (addresses, _) = moved(is_up, Some(40), "on");
+        assert_eq!(addresses, ["10.0.0.71", "fd00::71"], "{is_up}");
+    }
+    // ADD also waits before it announces an address without a probe
+    let (addresses, time) = moved(true, Some(40), "off");
+    assert_eq!(addresses, ["10.0.0.70", "fd00::70"]);
+    assert!(time >= Duration::from_millis(400), "{time:?}");
+}
+
+#[test]
+fn a_carrier_that_does_not_come_is_not_awaited_long() {
+    let (addresses, time) = moved(true, None, "on");
+    assert_eq!(addresses, ["10.0.0.70", "fd00::70"]);
+    let limits = Duration::from_secs(5)..Duration::from_secs(6);
+    assert!(limits.contains(&time), "{time:?}");
+}
+
 #[test]
 fn without_a_carrier_the_pod_starts() {
     let mut world = bonds(1);
     world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
     let up = host_change("eth9", LinkChange::Up(true));
     world.execute(&up, None).unwrap();
-    world.cable("eth9", false).unwrap();
+    world.cable(None, "eth9", false).unwrap();
     let network = Network::on(Node::with(world), 1);
     let node = &network.node;
     node.kernel

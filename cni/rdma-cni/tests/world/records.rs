@@ -47,6 +47,25 @@ fn gc_leaves_a_corrupt_record_to_its_del() {
         "{message}"
     );
     left_alone(&node, &pod, &text, &held);
+    // on a full disk, DEL could not create the lock file
+    assert_eq!(node.records(), ["a@eth0.json", "a@eth0.lock"]);
+    node.del(&pod, &node.one_rail()).must_succeed();
+    assert_eq!(node.records(), ["a@eth0.corrupt"]);
+}
+
+/// DEL has restored the device before it renames the record.
+#[test]
+fn a_corrupt_record_that_cannot_be_renamed_is_no_sign_that_nothing_was_changed() {
+    let (node, pod, _) = attached(|_| "{".to_owned());
+    let aside = node.record_of(&pod).with_extension("corrupt");
+    fs::create_dir_all(aside.join("in the way")).unwrap();
+    let message = node.del(&pod, &node.one_rail()).must_fail(105);
+    assert!(!message.contains("nothing was changed"), "{message}");
+    assert!(
+        message.contains("back on the host, but cannot rename"),
+        "{message}"
+    );
+    fs::remove_dir_all(aside).unwrap();
     node.del(&pod, &node.one_rail()).must_succeed();
     assert_eq!(node.records(), ["a@eth0.corrupt"]);
 }
@@ -116,6 +135,28 @@ fn an_add_of_others_leaves_a_record_of_a_later_version_alone() {
     node.add(&other, &config).must_succeed();
     node.del(&other, &config).must_succeed();
     assert_eq!(fs::read_to_string(node.record_of(&pod)).unwrap(), text);
+}
+
+/// An ADD recovers two attachments. The second record becomes unreadable after this ADD has read it.
+#[test]
+fn an_add_of_others_keeps_the_lock_file_of_a_record_that_became_unreadable() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = |link: &str| node.config(json!({ "devices": [{ "netdev": link }] }));
+    let [first, second, other] = ["a", "b", "c"].map(|it| node.pod(it));
+    for (pod, link) in [(&first, "eth2"), (&second, "eth3")] {
+        node.add(pod, &config(link)).must_succeed();
+    }
+    for pod in [&first, &second] {
+        node.kernel.with(|world| world.unmount(&pod.netns));
+    }
+    let record = node.record_of(&second);
+    node.kernel.intercept(move |_, _| {
+        fs::write(&record, "{").unwrap();
+        Verdict::Proceed
+    });
+    node.add(&other, &config("eth4")).must_succeed();
+    let left = ["b@eth0.json", "b@eth0.lock", "c@eth0.json", "c@eth0.lock"];
+    assert_eq!(node.records(), left);
 }
 
 type IsRefused = fn(&Op) -> bool;

@@ -7,10 +7,7 @@ use fake_kernel::Verdict;
 use nix::errno::Errno;
 use rdma_netns::{InterfaceName, LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    time::{Duration, SystemTime},
-};
+use std::fs;
 
 fn rebinding(mut config: Value) -> Value {
     config["rebindDriver"] = json!(true);
@@ -294,20 +291,30 @@ fn a_rail_is_not_left_to_others_while_another_is_awaited() {
     };
     recover();
     assert_eq!(stage(&node, &pod), Value::Null);
-    // the record becomes 11 s old, which is longer than a DEL waits
-    let record = fs::File::options()
-        .write(true)
-        .open(node.record_of(&pod))
-        .unwrap();
-    record
-        .set_modified(SystemTime::now() - Duration::from_secs(11))
-        .unwrap();
+    // the first try is 11 s ago, which is longer than a DEL waits
+    node.kernel.with(|world| world.pass_seconds(11));
     recover();
     assert_eq!(stage(&node, &pod), "returned");
     node.kernel.with(|world| world.unmount(&thief.netns));
     node.kernel.with(|world| world.unmount(&third.netns));
     node.del(&pod, &config).must_succeed();
     node.must_be(&before, "both are home");
+}
+
+/// DEL does not bind the driver of the rail in another namespace, because it cannot write the record. The other rail is
+/// restored before.
+#[test]
+fn a_record_that_cannot_be_written_is_no_sign_that_nothing_was_changed() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = rebinding(node.two_rails());
+    let [pod, thief] = ["a", "b"].map(|it| node.pod(it));
+    node.add(&pod, &config).must_succeed();
+    take(&node, ("rdma1", "mlx5_3"), Some(&pod), &thief);
+    let new = node.record_of(&pod).with_extension("json.new");
+    fs::create_dir_all(new.join("in the way")).unwrap();
+    let message = node.del(&pod, &config).must_fail(107);
+    assert!(message.contains("cannot write"), "{message}");
+    assert!(!message.contains("nothing was changed"), "{message}");
 }
 
 /// The RDMA stack is reloaded while a pod has a NIC, and begins in shared mode. In shared mode no RDMA device can be

@@ -134,6 +134,10 @@ impl Kernel for Wrapped<'_> {
         self.kernel.now()
     }
 
+    fn uptime(&self) -> u64 {
+        self.kernel.uptime()
+    }
+
     fn pause(&self, time: Duration) {
         self.kernel.pause(time);
     }

@@ -28,7 +28,7 @@ fn rename(from: &str, to: &str) -> Op {
 fn a_carrier_is_there_with_the_cable_and_up() {
     let (mut world, _) = addressed();
     assert!(host(&world, "eth0").carrier);
-    world.cable("eth0", false).unwrap();
+    world.cable(None, "eth0", false).unwrap();
     assert!(!host(&world, "eth0").carrier && host(&world, "eth0").up);
     let up = |up| Op::Link {
         at: AT,
@@ -36,7 +36,7 @@ fn a_carrier_is_there_with_the_cable_and_up() {
         change: LinkChange::Up(up),
     };
     make(&mut world, up(false));
-    world.cable("eth0", true).unwrap();
+    world.cable(None, "eth0", true).unwrap();
     assert!(!host(&world, "eth0").carrier);
     make(&mut world, up(true));
     assert!(host(&world, "eth0").carrier);

@@ -7,6 +7,8 @@ use rdma_netns::{Kernel as _, OpenPodError, Pod as _};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
+    thread,
+    time::Duration,
 };
 
 const POD: &str = "/run/netns/pod";
@@ -36,6 +38,18 @@ fn a_namespace_lives_while_it_is_held_open() {
     assert!(matches!(missing, Err(OpenPodError::Missing(_))));
     drop(pod);
     assert!(kernel.observe(None).unwrap().host.link("rdma0").is_some());
+}
+
+/// Otherwise the number of pauses before a deadline would depend on the machine's load.
+#[test]
+fn the_clock_stands_still_between_pauses() {
+    let kernel = kernel();
+    let begin = kernel.now();
+    thread::sleep(Duration::from_millis(1));
+    assert_eq!(kernel.now(), begin);
+    kernel.pause(Duration::from_secs(2));
+    kernel.with(|world| world.pass_seconds(3));
+    assert_eq!(kernel.now(), begin + Duration::from_secs(5));
 }
 
 #[test]

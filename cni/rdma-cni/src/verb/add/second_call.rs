@@ -23,7 +23,7 @@ pub(super) fn result<K: Kernel>(
     let Some(previous) = &node.conf.network.prev_result else {
         return Ok(None);
     };
-    let Record::Good(attachment) = node.store.load(key)? else {
+    let Record::Good(attachment) = node.store.load(key).map_err(Error::State)? else {
         return Ok(None);
     };
     let is_second = attachment.netns_id == pod.id()
