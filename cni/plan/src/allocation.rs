@@ -3,11 +3,10 @@
 //! pure: its callers query kubelet and read the files.
 
 use attachments::{Allocated, Id};
-use dra::{AttachmentParameters, Prepared, Record, cdi};
+use dra::{Prepared, Record, cdi};
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::{Device, DeviceAddress};
-use rdma_resources::{CharNode, Grant, Published, Sharing, grant::GrantedDevice};
-use std::collections::BTreeMap;
+use rdma_resources::{CharNode, Grant, Published, Resource, Sharing, grant::GrantedDevice};
 
 /// An id of kubelet's allocation, resolved to devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,23 +17,11 @@ pub struct Meaning {
     pub sharing: Sharing,
     /// The devices of the id.
     pub devices: Named,
-    /// The netdev to which the pod is attached, by device. Has an entry for each device for which the resource's
-    /// setting `parents` names a netdev.
-    pub parents: BTreeMap<DeviceAddress, String>,
-    /// The containers' access to the devices, from the id's grant.
-    pub given: Vec<Given>,
-    /// The claim through which the scheduler allocated the devices. `None`: kubelet allocated the devices through a
-    /// device plugin.
-    pub claim: Option<AllocatingClaim>,
-}
-
-/// A claim through which the scheduler allocated devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllocatingClaim {
-    /// The claim's uid.
-    pub uid: String,
-    /// The claim's parameters for the attachment.
-    pub parameters: AttachmentParameters,
+    /// True if the container gets the devices by their CDI names from the daemon's answer to Allocate.
+    pub cdi: bool,
+    /// The record of the claim through which the scheduler allocated the devices. `None`: kubelet allocated the devices
+    /// through a device plugin.
+    pub claim: Option<Record>,
 }
 
 /// A device of a claim that the pod uses, as kubelet reports it.
@@ -48,24 +35,13 @@ pub struct ClaimDevice {
     pub device: String,
 }
 
-/// Devices by address or name.
+/// Devices by address, or an RDMA device by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// Addresses of the devices.
-    Addresses(Vec<DeviceAddress>),
+    /// The devices. A device of an id without a grant has neither character devices nor a name of its RDMA device.
+    Devices(Vec<GrantedDevice>),
     /// Name of the RDMA device, for an id that names only this device.
     Rdma(String),
-}
-
-/// The access to a device that a container got.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// The device.
-    pub address: DeviceAddress,
-    /// True if the container gets the device by its CDI name.
-    pub cdi: bool,
-    /// Character devices that the device had when the daemon answered Allocate.
-    pub char_devices: Vec<CharNode>,
 }
 
 /// A device with its netdev, and with all ids by which kubelet allocated the device.
@@ -170,19 +146,36 @@ pub fn id_of(record: &Record, device: &Prepared) -> Id {
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
     let prepared = record.devices.iter().find(is_it)?;
-    let addresses = prepared.nics.iter().map(|nic| nic.address.clone());
     Some(Meaning {
         id: id_of(record, prepared),
         sharing: prepared.sharing,
-        devices: Named::Addresses(addresses.collect()),
-        parents: parents(&prepared.nics),
-        // empty: after a move, `rdma-cni` updates the claim's own CDI specification
-        given: vec![],
-        claim: Some(AllocatingClaim {
-            uid: device.uid.clone(),
-            parameters: record.parameters.clone(),
-        }),
+        devices: Named::Devices(prepared.nics.clone()),
+        cdi: false,
+        claim: Some(record.clone()),
     })
+}
+
+/// Resolves `id` to `devices` of `resource`, which the daemon published.
+pub fn of_published(id: Id, resource: &Resource, devices: &[DeviceAddress]) -> Meaning {
+    let parent = |it: &DeviceAddress| resource.parents.get(it).cloned();
+    let devices = devices.iter();
+    let devices = devices.map(|it| without_grant(it.clone(), parent(it)));
+    Meaning {
+        id,
+        sharing: resource.sharing,
+        devices: Named::Devices(devices.collect()),
+        cdi: false,
+        claim: None,
+    }
+}
+
+fn without_grant(address: DeviceAddress, parent: Option<String>) -> GrantedDevice {
+    GrantedDevice {
+        address,
+        rdma: String::new(),
+        parent,
+        char_devices: vec![],
+    }
 }
 
 /// Resolves `id` to its devices, by the first of these sources that has the id:
@@ -195,58 +188,35 @@ pub fn meaning(
     grant: Option<Grant>,
     published: Option<&Published>,
 ) -> Result<Meaning, AllocationError> {
-    let of = |sharing, devices, given| Meaning {
+    let of = |sharing, devices, cdi| Meaning {
         id: id.clone(),
         sharing,
         devices,
-        parents: BTreeMap::new(),
-        given,
+        cdi,
         claim: None,
     };
-    let some = |addresses: Vec<DeviceAddress>| match addresses.is_empty() {
-        true => Err(AllocationError::Nothing(id.clone())),
-        false => Ok(Named::Addresses(addresses)),
+    let some = |meaning: Meaning| match &meaning.devices {
+        Named::Devices(devices) if devices.is_empty() => Err(AllocationError::Nothing(id.clone())),
+        _ => Ok(meaning),
     };
     if let Some(grant) = grant {
-        let addresses = grant.devices.iter().map(|it| it.address.clone());
-        let addresses = some(addresses.collect())?;
-        let parents = parents(&grant.devices);
-        let given = grant.devices.into_iter().map(|device| Given {
-            address: device.address,
-            cdi: grant.cdi,
-            char_devices: device.char_devices,
-        });
-        return Ok(Meaning {
-            parents,
-            ..of(grant.sharing, addresses, given.collect())
-        });
+        return some(of(grant.sharing, Named::Devices(grant.devices), grant.cdi));
     }
     let resource = published.and_then(|it| it.resources.get(&id.resource));
     if let Some((resource, devices)) = resource.and_then(|it| Some((it, it.devices(&id.id)?))) {
-        return Ok(Meaning {
-            parents: resource.parents.clone(),
-            ..of(resource.sharing, some(devices.to_vec())?, vec![])
-        });
+        return some(of_published(id.clone(), resource, devices));
     }
     if let Ok(address) = DeviceAddress::try_from(id.id.clone()) {
-        let devices = Named::Addresses(vec![address]);
-        return Ok(of(Sharing::Exclusive, devices, vec![]));
+        let devices = Named::Devices(vec![without_grant(address, None)]);
+        return Ok(of(Sharing::Exclusive, devices, false));
     }
     match id.id.rsplit_once('/') {
         // the eRDMA controller's ids consist of RDMA device and number
         Some((rdma, number)) if is_name(rdma) && is_number(number) => {
-            Ok(of(Sharing::Shared, Named::Rdma(rdma.to_owned()), vec![]))
+            Ok(of(Sharing::Shared, Named::Rdma(rdma.to_owned()), false))
         }
         _ => Err(AllocationError::Unrecorded(id.clone())),
     }
-}
-
-/// Returns the netdev to which the pod is attached, for each of `devices` for which the resource's setting `parents`
-/// names one.
-fn parents(devices: &[GrantedDevice]) -> BTreeMap<DeviceAddress, String> {
-    let devices = devices.iter();
-    let named = devices.filter_map(|it| Some((it.address.clone(), it.parent.clone()?)));
-    named.collect()
 }
 
 fn is_name(text: &str) -> bool {
@@ -265,27 +235,26 @@ pub fn devices(
 ) -> Result<Vec<Allotment>, AllocationError> {
     let mut allotments: Vec<Allotment> = vec![];
     for same_resource in meanings.chunk_by(|a, b| a.id.resource == b.id.resource) {
-        let mut found: Vec<(DeviceAddress, &Meaning)> = vec![];
+        let mut found: Vec<(GrantedDevice, &Meaning)> = vec![];
         for meaning in same_resource {
-            for address in addresses(meaning, devices)? {
-                let place = found.partition_point(|(it, _)| *it <= address);
-                found.insert(place, (address, meaning));
+            for device in found_by(meaning, devices)? {
+                let place = found.partition_point(|(it, _)| it.address <= device.address);
+                found.insert(place, (device, meaning));
             }
         }
-        for (address, meaning) in found {
-            let parent = meaning.parents.get(&address);
-            let is_it = |it: &Allotment| it.address == address && it.parent.as_ref() == parent;
+        for (device, meaning) in found {
+            let is_it = |it: &Allotment| it.address == device.address && it.parent == device.parent;
             let known = allotments.iter().position(is_it);
             let index = known.unwrap_or_else(|| {
                 allotments.push(Allotment {
-                    parent: parent.cloned(),
-                    address,
+                    parent: device.parent,
+                    address: device.address,
                     sharing: meaning.sharing,
                     allocated: Allocated::default(),
                 });
                 allotments.len() - 1
             });
-            allotments[index].add(meaning);
+            allotments[index].add(meaning, device.char_devices);
         }
     }
     Ok(allotments)
@@ -298,31 +267,32 @@ impl Allotment {
         first.map(|it| it.resource.clone()).unwrap_or_default()
     }
 
-    fn add(&mut self, meaning: &Meaning) {
+    fn add(&mut self, meaning: &Meaning, char_devices: Vec<CharNode>) {
         if meaning.sharing == Sharing::Shared {
             // a device that is shared by one of its resources cannot be exclusive
             self.sharing = Sharing::Shared;
         }
         self.allocated.ids.push(meaning.id.clone());
-        let given = meaning.given.iter().filter(|it| it.address == self.address);
-        for given in given {
-            self.allocated.cdi |= given.cdi;
-            let known = match given.cdi {
-                true => &mut self.allocated.by_name,
-                false => &mut self.allocated.by_path,
-            };
-            for node in &given.char_devices {
-                if !known.contains(node) {
-                    known.push(node.clone());
-                }
+        if meaning.claim.is_some() {
+            // after a move, `rdma-cni` updates the claim's own CDI specification
+            return;
+        }
+        self.allocated.cdi |= meaning.cdi;
+        let known = match meaning.cdi {
+            true => &mut self.allocated.by_name,
+            false => &mut self.allocated.by_path,
+        };
+        for node in char_devices {
+            if !known.contains(&node) {
+                known.push(node);
             }
         }
     }
 }
 
-fn addresses(meaning: &Meaning, devices: &[Device]) -> Result<Vec<DeviceAddress>, AllocationError> {
+fn found_by(meaning: &Meaning, devices: &[Device]) -> Result<Vec<GrantedDevice>, AllocationError> {
     match &meaning.devices {
-        Named::Addresses(addresses) => Ok(addresses.clone()),
+        Named::Devices(devices) => Ok(devices.clone()),
         Named::Rdma(name) => {
             let has_it = |device: &&Device| device.rdma.contains(name);
             let device = devices.iter().find(has_it);
@@ -330,7 +300,7 @@ fn addresses(meaning: &Meaning, devices: &[Device]) -> Result<Vec<DeviceAddress>
                 id: meaning.id.clone(),
                 rdma: name.clone(),
             })?;
-            Ok(vec![device.address.clone()])
+            Ok(vec![without_grant(device.address.clone(), None)])
         }
     }
 }

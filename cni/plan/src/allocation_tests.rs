@@ -3,7 +3,8 @@ use super::*;
 use kubelet_api::pod_resources::v1::{
     CdiDevice, ClaimResource, ContainerDevices, ContainerResources, DynamicResource,
 };
-use rdma_resources::{Resource, grant::GrantedDevice, published};
+use rdma_resources::published;
+use std::collections::BTreeMap;
 
 fn address(text: &str) -> DeviceAddress {
     DeviceAddress::try_from(text.to_owned()).expect("an address")
@@ -124,22 +125,21 @@ fn a_grant_counts_more_than_what_is_published_and_that_more_than_the_id() {
     );
     let meaning = |grant, published| super::meaning(&of, grant, published).expect("a meaning");
     let first = meaning(Some(granted), Some(&published));
-    assert_eq!(
-        first.devices,
-        Named::Addresses(vec![address("0000:d8:00.2")])
-    );
-    assert_eq!((first.sharing, first.given.len()), (Sharing::Exclusive, 1));
+    let only = |meaning: &Meaning| match &meaning.devices {
+        Named::Devices(devices) if devices.len() == 1 => devices[0].clone(),
+        other => panic!("{other:?}"),
+    };
+    let device = only(&first);
+    assert_eq!(device.address, address("0000:d8:00.2"));
+    assert_eq!(device.char_devices, [node(3)]);
+    assert_eq!((first.sharing, first.cdi), (Sharing::Exclusive, true));
     let second = meaning(None, Some(&published));
-    assert_eq!(
-        second.devices,
-        Named::Addresses(vec![address("0000:5e:00.1")])
-    );
-    assert_eq!((second.sharing, second.given.len()), (Sharing::Shared, 0));
+    let device = only(&second);
+    assert_eq!(device.address, address("0000:5e:00.1"));
+    assert_eq!(device.char_devices, []);
+    assert_eq!((second.sharing, second.cdi), (Sharing::Shared, false));
     let third = meaning(None, None);
-    assert_eq!(
-        third.devices,
-        Named::Addresses(vec![address("0000:3b:00.2")])
-    );
+    assert_eq!(only(&third).address, address("0000:3b:00.2"));
     assert_eq!(third.sharing, Sharing::Exclusive);
 }
 
@@ -286,14 +286,16 @@ fn a_claims_device_is_what_it_was_prepared_with() {
     let one = device("rdma-vf-0000-3b-00-1");
     let meaning = of_claim(&one, &record, &resources).expect("a meaning");
     let claim = meaning.claim.as_ref().expect("a claim");
-    assert_eq!((&*claim.uid, claim.parameters.mtu), (UID, Some(4200)));
+    let mtu = claim.parameters.mtu;
+    assert_eq!((&*claim.claim.uid, mtu), (UID, Some(4200)));
     assert_eq!(meaning.sharing, Sharing::Exclusive);
-    assert_eq!(meaning.given, []);
     let words = meaning.id.to_string();
     assert_eq!(words, "rdma/vf id \"default/a/rdma-vf-0000-3b-00-1\"");
     let allotments = devices(&[meaning], &[]).expect("devices");
     assert_eq!(allotments.len(), 1);
     assert_eq!(allotments[0].address, address("0000:3b:00.1"));
+    let allocated = &allotments[0].allocated;
+    assert!(allocated.by_name.is_empty() && allocated.by_path.is_empty());
     // neither a device of another resource nor a device outside the claim has a result
     assert_eq!(of_claim(&one, &record, &resources[..1]), None);
     assert_eq!(of_claim(&device("other"), &record, &resources), None);

@@ -99,11 +99,10 @@ pub fn joined<K: Kernel>(
     let Choice::Allocated(meanings) = choice else {
         return Ok(());
     };
-    let claims = meanings.iter().filter_map(|it| it.claim.as_ref());
     let mut uids: Vec<&String> = vec![];
-    for claim in claims {
-        if !uids.contains(&&claim.uid) {
-            uids.push(&claim.uid);
+    for record in meanings.iter().filter_map(|it| it.claim.as_ref()) {
+        if !uids.contains(&&record.claim.uid) {
+            uids.push(&record.claim.uid);
         }
     }
     let claims = Claims::new(node.store.root());
@@ -184,7 +183,8 @@ fn files<K: Kernel>(
 }
 
 fn is_of(meaning: &Meaning, uid: &str) -> bool {
-    meaning.claim.as_ref().is_some_and(|claim| claim.uid == uid)
+    let record = meaning.claim.as_ref();
+    record.is_some_and(|it| it.claim.uid == uid)
 }
 
 /// Returns `rail` once for each device of the claim (`own`) that belongs to the rail. If none belongs to the rail,

@@ -20,9 +20,9 @@ use plan::{
     select::{Choice, rails},
 };
 use rdma_netns::{DeviceAddress, Observed};
-use rdma_resources::Sharing;
+use rdma_resources::{Sharing, grant::GrantedDevice};
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
 fn node() -> Observed {
     let link = |index: u32, name: &str, more: Value| {
@@ -198,6 +198,12 @@ fn an_allocated_device_is_shared_or_refused() {
     let of = |sharing, mode: &str| {
         let conf = conf(json!({"mode": mode}));
         let address = DeviceAddress::try_from("0000:01:00.0".to_owned()).expect("an address");
+        let device = GrantedDevice {
+            address,
+            rdma: "mlx5_0".into(),
+            parent: None,
+            char_devices: vec![],
+        };
         let meaning = Meaning {
             claim: None,
             id: Id {
@@ -205,9 +211,8 @@ fn an_allocated_device_is_shared_or_refused() {
                 id: "0000:01:00.0".into(),
             },
             sharing,
-            devices: Named::Addresses(vec![address]),
-            parents: BTreeMap::new(),
-            given: vec![],
+            devices: Named::Devices(vec![device]),
+            cdi: false,
         };
         taken(&conf, &Choice::Allocated(vec![meaning]))
     };

@@ -13,7 +13,7 @@ use attachments::{Id, Rail};
 use network_conf::{Conf, Devices, Smcr};
 use plan::{
     self, Obstacle,
-    allocation::{Meaning, Named},
+    allocation::{Meaning, of_published},
     select::{self, Choice, SelectError},
 };
 use rdma_ipam::address::Family;
@@ -119,16 +119,12 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
         }
     };
     let each = each.into_iter().filter(|(_, devices)| !devices.is_empty());
-    each.map(|(id, devices)| Meaning {
-        claim: None,
-        id: Id {
+    each.map(|(id, devices)| {
+        let id = Id {
             resource: name.to_owned(),
             id: id.to_owned(),
-        },
-        sharing: resource.sharing,
-        devices: Named::Addresses(devices.clone()),
-        parents: resource.parents.clone(),
-        given: vec![],
+        };
+        of_published(id, resource, devices)
     })
     .collect()
 }
