@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Configuration of the bring-up and of the driver.
 
+use conf_reader::{optional, parsed};
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
 /// Default of `jumboFrameMTU` in bytes, which Alibaba Cloud's agent also uses.
@@ -39,14 +40,40 @@ pub struct BringUp {
 }
 
 /// Address of a NIC.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NicAddress {
     /// MAC address of the NIC.
+    #[serde(deserialize_with = "mac")]
     pub mac: HardwareAddress,
     /// Address, with the prefix length of its network.
+    #[serde(deserialize_with = "network")]
     pub address: Ipv4Network,
     /// Router of the network; `None`: no router is known.
+    #[serde(deserialize_with = "gateway")]
     pub gateway: Option<Ipv4Addr>,
+}
+
+fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D::Error> {
+    let expected = "a NIC's hardware address, as 00:16:3e:01:02:03";
+    parsed(deserializer, expected, |text| {
+        let mac: HardwareAddress = text.parse().ok()?;
+        (mac.0.len() == 6).then_some(mac)
+    })
+}
+
+/// Parses an address with its prefix length. The prefix length is required: without it, the NIC would reach no other
+/// host of its network.
+fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D::Error> {
+    let expected = "an IPv4 address with a prefix length, as 192.168.3.4/24";
+    parsed(deserializer, expected, |text| {
+        let (address, prefix) = text.split_once('/')?;
+        Ipv4Network::new(address.parse().ok()?, prefix.parse().ok()?).ok()
+    })
+}
+
+fn gateway<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ipv4Addr>, D::Error> {
+    optional(deserializer, "an IPv4 address", |text| text.parse().ok())
 }
 
 impl Default for BringUp {

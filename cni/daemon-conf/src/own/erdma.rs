@@ -10,11 +10,9 @@ use ::erdma::{
     conf::{BringUp, DriverMode, NicAddress},
     metadata::{Base, unusable},
 };
-use conf_reader::{Field, Number, Wrong, optional, parsed};
-use ipnetwork::Ipv4Network;
-use rdma_netns::HardwareAddress;
+use conf_reader::{Field, Number, Wrong, optional};
 use serde::{Deserialize, Deserializer};
-use std::{net::Ipv4Addr, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
 /// Smallest MTU that IPv6 allows (RFC 8200).
 const MIN_MTU: u32 = 1280;
@@ -34,19 +32,8 @@ pub(super) struct Section {
     mtu: Option<Number<MIN_MTU, MAX_MTU>>,
     #[serde(deserialize_with = "metadata")]
     metadata: Option<Base>,
-    addresses: Option<Vec<Address>>,
+    addresses: Option<Vec<NicAddress>>,
     devices: Option<Vec<Device>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Address {
-    #[serde(deserialize_with = "mac")]
-    mac: HardwareAddress,
-    #[serde(deserialize_with = "network")]
-    address: Ipv4Network,
-    #[serde(deserialize_with = "gateway")]
-    gateway: Option<Ipv4Addr>,
 }
 
 impl Section {
@@ -66,7 +53,7 @@ impl Section {
             }
         }
         let list = field.at("addresses");
-        let addresses = list.each(self.addresses.unwrap_or_default(), Address::checked)?;
+        let addresses = list.each(self.addresses.unwrap_or_default(), checked)?;
         no_mac_twice(&addresses, &list)?;
         let metadata = self.metadata.map(|base| base.to_string());
         let metadata = metadata.unwrap_or(defaults.metadata);
@@ -90,30 +77,19 @@ impl Section {
     }
 }
 
-impl Address {
-    fn checked(self, field: &Field<'_>) -> Result<NicAddress, Wrong> {
-        let Self {
-            mac,
-            address,
-            gateway,
-        } = self;
-        if let Some(why) = unusable(address, gateway) {
-            let value = match gateway {
-                Some(gateway) if unusable(address, None).is_none() => {
-                    format!("gateway is {gateway}")
-                }
-                _ => format!("address is {address}"),
-            };
-            return Err(field.refused(format!(
-                "the {value}, {why}; write the address and gateway that the NIC has in its VPC"
-            )));
-        }
-        Ok(NicAddress {
-            mac,
-            address,
-            gateway,
-        })
-    }
+/// Checks that a NIC can use the address and the gateway.
+fn checked(nic: NicAddress, field: &Field<'_>) -> Result<NicAddress, Wrong> {
+    let (address, gateway) = (nic.address, nic.gateway);
+    let Some(why) = unusable(address, gateway) else {
+        return Ok(nic);
+    };
+    let value = match gateway {
+        Some(gateway) if unusable(address, None).is_none() => format!("gateway is {gateway}"),
+        _ => format!("address is {address}"),
+    };
+    Err(field.refused(format!(
+        "the {value}, {why}; write the address and gateway that the NIC has in its VPC"
+    )))
 }
 
 /// Checks that the list has each NIC's MAC address only once.
@@ -126,28 +102,6 @@ fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
             Err(mac.wrong("must appear only once in addresses"))
         }
     }
-}
-
-fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D::Error> {
-    let expected = "a NIC's hardware address, as 00:16:3e:01:02:03";
-    parsed(deserializer, expected, |text| {
-        let mac: HardwareAddress = text.parse().ok()?;
-        (mac.0.len() == 6).then_some(mac)
-    })
-}
-
-/// Parses an address with its prefix length. The prefix length is required: without it, the NIC would reach no other
-/// host of its network.
-fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D::Error> {
-    let expected = "an IPv4 address with a prefix length, as 192.168.3.4/24";
-    parsed(deserializer, expected, |text| {
-        let (address, prefix) = text.split_once('/')?;
-        Ipv4Network::new(address.parse().ok()?, prefix.parse().ok()?).ok()
-    })
-}
-
-fn gateway<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ipv4Addr>, D::Error> {
-    optional(deserializer, "an IPv4 address", |text| text.parse().ok())
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Base>, D::Error> {

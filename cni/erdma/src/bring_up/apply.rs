@@ -10,8 +10,8 @@ use super::{
 };
 use crate::Nic;
 use rdma_netns::{
-    Desired, Kernel, Link, LinkChange, Namespace, ObserveError, Observed, Op, OpError, Plan,
-    Refusal, Unstable, reconcile,
+    Desired, InterfaceName, Kernel, Link, LinkChange, Namespace, ObserveError, Observed, Op,
+    OpError, Plan, Refusal, Unstable, reconcile,
 };
 use rdma_resources::FileError;
 use std::mem;
@@ -52,7 +52,7 @@ pub(super) struct Reached {
     /// Network to which only NICs of this daemon have a route. `None`: other netdevs also have a route to the NIC's
     /// network.
     pub(super) alone: Option<String>,
-    /// Settings that the kernel refused. The NIC works with limitations.
+    /// Settings, and addresses and routes of other programs, that the kernel refused.
     pub(super) refused: Vec<OpError>,
 }
 
@@ -112,6 +112,7 @@ pub(super) fn bring_up<K: Kernel>(
         records,
         nic,
         wanted,
+        lost: vec![],
         refused: vec![],
     };
     let (reached, changes) = reconcile(kernel, None, ROUNDS, &mut goal)?;
@@ -124,7 +125,9 @@ struct Given<'a, K> {
     records: &'a Records,
     nic: &'a Nic,
     wanted: &'a DesiredNic,
-    /// Settings that the kernel refused.
+    /// Addresses and routes of other programs in the last plan.
+    lost: Vec<LinkChange>,
+    /// Changes that the kernel refused.
     refused: Vec<OpError>,
 }
 
@@ -152,7 +155,9 @@ impl<K: Kernel> Desired for Given<'_, K> {
             Some(record) => record.regiven(settings),
             None => Record::new(&observed.boot_id, &nic.address, link, settings),
         };
-        let mut ops = plan::missing(link, &record.given, &record.superseded);
+        let mut ops = plan::missing(link, &record);
+        record.lose(&ops);
+        self.lost.clone_from(&record.lost);
         self.refused.retain(|it| ops.contains(&it.op));
         ops.retain(|op| !self.refused.iter().any(|it| *it.op == *op));
         if !ops.is_empty() {
@@ -160,6 +165,7 @@ impl<K: Kernel> Desired for Given<'_, K> {
             return Ok(Plan::Missing(ops));
         }
         record.superseded.clear();
+        record.lost.clear();
         records.write(&record)?;
         let alone = plan::exclusive_route(link, &observed.host, &record.given, &siblings);
         Ok(Plan::Reached(Reached {
@@ -172,34 +178,37 @@ impl<K: Kernel> Desired for Given<'_, K> {
     }
 
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
-        match *error.op {
-            Op::Link {
-                change: LinkChange::Sysctl { .. },
-                ..
-            } => {
+        match &*error.op {
+            // such a route had a gateway that this NIC no longer reaches
+            Op::Link { change, .. }
+                if matches!(change, LinkChange::Sysctl { .. }) || self.lost.contains(change) =>
+            {
                 self.refused.push(error);
                 Refusal::DoWithout
-            }
-            // such a route had a gateway that this NIC no longer reaches
-            Op::Link {
-                change: LinkChange::AddRoute(ref route),
-                ..
-            } if route.source != Some(self.wanted.address.ip().into()) => {
-                log::warn!("cannot set the route of another program again: {error}");
-                Refusal::GoOn(error)
             }
             _ => Refusal::PlanAgain(error),
         }
     }
 }
 
+/// Returns a sentence about an address or route of another program that the kernel does not let the daemon set again.
+pub(super) fn not_restored(link: &InterfaceName, error: &OpError) -> String {
+    format!("the kernel refuses to restore what another program added to {link}: {error}")
+}
+
 /// Removes the configuration in `record` from the NIC. Returns the number of changes, and a sentence for each
 /// difference that remains because of another program.
 pub(super) fn release<K: Kernel>(
     kernel: &K,
-    record: &Record,
+    records: &Records,
+    record: Record,
 ) -> Result<(usize, Vec<String>), ApplyError> {
-    let mut released = Released { kernel, record };
+    let mut released = Released {
+        kernel,
+        records,
+        record,
+        refused: vec![],
+    };
     let (left, changes) = reconcile(kernel, None, ROUNDS, &mut released)?;
     Ok((changes, left))
 }
@@ -207,7 +216,10 @@ pub(super) fn release<K: Kernel>(
 /// Desired state of a released NIC.
 struct Released<'a, K> {
     kernel: &'a K,
-    record: &'a Record,
+    records: &'a Records,
+    record: Record,
+    /// A sentence for each address and route of another program that the kernel refused.
+    refused: Vec<String>,
 }
 
 impl<K: Kernel> Desired for Released<'_, K> {
@@ -217,15 +229,28 @@ impl<K: Kernel> Desired for Released<'_, K> {
     fn plan(&mut self) -> Result<Plan<Vec<String>>, ApplyError> {
         let observed = self.kernel.observe(None)?;
         let link = self.record.link(&observed.host).ok_or(ApplyError::Gone)?;
-        let back = put_back(link, &observed.host, self.record);
-        Ok(match back.ops.is_empty() {
-            true => Plan::Reached(back.left),
-            false => Plan::Missing(back.ops),
-        })
+        let mut back = put_back(link, &observed.host, &self.record);
+        self.record.lose(&back.ops);
+        // the file keeps what the kernel refused: if this release fails, the next one tries again
+        if self.refused.is_empty() {
+            self.records.write(&self.record)?;
+        }
+        if back.ops.is_empty() {
+            back.left.append(&mut self.refused);
+            return Ok(Plan::Reached(back.left));
+        }
+        Ok(Plan::Missing(back.ops))
     }
 
     /// Continues with the next change after the kernel has refused a change.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
+        if let Op::Link { link, change, .. } = &*error.op
+            && let Some(place) = self.record.lost.iter().position(|it| it == change)
+        {
+            self.record.lost.remove(place);
+            self.refused.push(not_restored(link, &error));
+            return Refusal::DoWithout;
+        }
         Refusal::GoOn(error)
     }
 }

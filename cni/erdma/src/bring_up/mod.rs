@@ -38,7 +38,7 @@ use cni_protocol::lock::Held;
 use history::History;
 use ownership::ForeignConfig;
 use plan::DesiredNic;
-use rdma_netns::{DeviceAddress, HardwareAddress, InterfaceName, Kernel};
+use rdma_netns::{DeviceAddress, HardwareAddress, InterfaceName, Kernel, LinkChange, Op};
 use rdma_resources::FileError;
 use record::Records;
 use sources::Sources;
@@ -281,8 +281,14 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
         ));
     }
     let refused = reached.refused.iter();
-    remarks.extend(refused.map(|error| {
-        format!("{error}; with strict reverse path filtering, the kernel may drop packets that {name} receives")
+    remarks.extend(refused.map(|error| match *error.op {
+        Op::Link {
+            change: LinkChange::Sysctl { .. },
+            ..
+        } => format!(
+            "{error}; with strict reverse path filtering, the kernel may drop packets that {name} receives"
+        ),
+        _ => apply::not_restored(name, error),
     }));
     remarks
 }

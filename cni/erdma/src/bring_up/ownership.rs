@@ -21,7 +21,8 @@ pub struct ForeignConfig {
 ///
 /// - Link-local addresses, and addresses and routes that the kernel makes, do not count.
 /// - IPv6 does not count if there is a record.
-/// - While the netdev has the address that the daemon assigned, only a master of the netdev counts.
+/// - Only a master of the netdev counts while the netdev has the address that the daemon assigned, or lacks what the
+///   kernel deleted with this address.
 pub fn foreign_config(
     link: &Link,
     host: &Namespace,
@@ -38,7 +39,7 @@ pub fn foreign_config(
     let is_given =
         |it: &Address, given: &Given| it.same_as(&given.address) && it.flags == given.address.flags;
     let has_ours = |given| link.addresses.iter().any(|it| is_given(it, given));
-    if given.is_some_and(has_ours) {
+    if given.is_some_and(has_ours) || record.is_some_and(|it| !it.lost.is_empty()) {
         return None;
     }
     let counts = |ip: IpAddr| ip.is_ipv4() || record.is_none();
@@ -50,7 +51,7 @@ pub fn foreign_config(
             had: Some(format!("{netdev} had {address}, which another program set")),
         });
     }
-    if let Some(upper) = uppers(link, host).next() {
+    if let Some(upper) = link.above(&host.links) {
         let why = format!("{} uses {netdev} as its lower device", upper.name);
         return Some(config(why));
     }
@@ -65,13 +66,6 @@ pub fn foreign_config(
     } = routes.find(|it| counts(it.destination) && !link.makes_itself(it) && !was_given(it))?;
     let why = format!("{netdev} has a route to {destination}/{prefix} already");
     Some(config(why))
-}
-
-/// Returns the netdevs that use `link` as their lower device.
-pub(super) fn uppers<'a>(link: &Link, host: &'a Namespace) -> impl Iterator<Item = &'a Link> {
-    let index = link.index;
-    let links = host.links.iter();
-    links.filter(move |it| it.index != index && it.lower == Some(index))
 }
 
 /// Returns true if a program has assigned this address. Link-local addresses do not count.

@@ -158,16 +158,16 @@ pub fn exclusive_route<'a>(
     (!is_there).then_some(route)
 }
 
-/// Returns the changes that give `link` the configuration `given` and remove the earlier configurations in
-/// `superseded`. Routes of other programs come last, because their gateways can be in the network of `given`.
-pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
-    let before = link;
+/// Returns the changes that give `link` the present configuration in `record` and remove the earlier ones. Routes of
+/// other programs come last, because their gateways can be in the network of the present configuration.
+pub fn missing(link: &Link, record: &Record) -> Vec<Op> {
+    let (before, given, superseded) = (link, &record.given, &record.superseded);
     let mut stale = routes_of(superseded.iter());
     stale.retain(|it| !given.routes.contains(it));
     let superseded = superseded.iter().map(|earlier| &earlier.address);
     let superseded = superseded.filter(|it| !it.same_as(&given.address));
     let mut link = link.clone();
-    let mut ops = remove(&mut link, &stale, superseded);
+    let mut ops = remove(&mut link, record, &stale, superseded);
     let mut set = |change| ops.push(Op::link(NetnsSide::Host, &link.name, change));
     let present = link.sysctls.get(RP_FILTER);
     let differs = |value: &i32| present.is_some_and(|present| present != value);
@@ -190,8 +190,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             set(LinkChange::AddRoute(route.clone()));
         }
     }
-    stale.extend(&given.routes);
-    ops.extend(set_again(before, &link, &stale));
+    ops.extend(set_again(before, &link, record));
     ops
 }
 
@@ -206,10 +205,11 @@ pub(super) fn routes_of<'a>(gifts: impl Iterator<Item = &'a Given>) -> Vec<&'a R
     routes
 }
 
-/// Returns the operations that remove those of `routes`, and then those of `addresses`, that `link` has. Changes `link`
-/// to the state after these operations.
+/// Returns the operations that remove those of `routes`, and then those of `addresses`, that `link` has. Before, the
+/// operations set the lost addresses in `record` again. Changes `link` to the state after these operations.
 pub(super) fn remove<'a>(
     link: &mut Link,
+    record: &Record,
     routes: &[&Route],
     addresses: impl Iterator<Item = &'a Address>,
 ) -> Vec<Op> {
@@ -220,6 +220,14 @@ pub(super) fn remove<'a>(
         Op::link(NetnsSide::Host, &link.name, change)
     };
     let mut ops: Vec<Op> = present.map(remove).collect();
+    for change in &record.lost {
+        if let LinkChange::AddAddress(it) = change
+            && link.address(it).is_none()
+        {
+            ops.push(Op::link(NetnsSide::Host, &link.name, change.clone()));
+            link.addresses.push(it.clone());
+        }
+    }
     link.routes.retain(|it| !routes.contains(&it));
     ops.extend(addresses.flat_map(|address| remove_address(link, address)));
     ops
@@ -260,13 +268,19 @@ fn remove_address(link: &mut Link, address: &Address) -> Vec<Op> {
     std::iter::once(removal).chain(again.map(change)).collect()
 }
 
-/// Returns the operations that set routes of other programs again: the routes that `before` has, that `after` lacks
-/// because the kernel removed them with an address, and whose source is still an address. `own` are the daemon's routes.
-pub(super) fn set_again(before: &Link, after: &Link, own: &[&Route]) -> Vec<Op> {
+/// Returns the operations that set routes of other programs again: the routes that `before` has or that are lost
+/// according to `record`, that `after` lacks because the kernel removed them with an address, and whose source is still
+/// an address.
+pub(super) fn set_again(before: &Link, after: &Link, record: &Record) -> Vec<Op> {
+    let own = routes_of(record.gifts());
     let is_there = |ip: IpAddr| after.addresses.iter().any(|it| it.ip == ip);
     let was_there = |ip: IpAddr| before.addresses.iter().any(|it| it.ip == ip);
     let has_source = |it: &Route| it.source.is_none_or(|ip| is_there(ip) || !was_there(ip));
-    let lost = before.lasting_routes();
+    let recorded = record.lost.iter().filter_map(|change| match change {
+        LinkChange::AddRoute(it) if !before.routes.contains(it) => Some(it),
+        _ => None,
+    });
+    let lost = before.lasting_routes().chain(recorded);
     let lost = lost.filter(|it| !after.routes.contains(it) && !own.contains(it));
     let lost = lost.filter(|it| has_source(it));
     let change = |it: &Route| LinkChange::AddRoute(it.clone());

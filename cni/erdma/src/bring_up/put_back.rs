@@ -3,7 +3,6 @@
 //! configuration. It keeps configuration that another program has changed, and reports it.
 
 use super::{
-    ownership::uppers,
     plan::{remove, routes_of, set_again},
     record::{RP_FILTER, Record},
 };
@@ -24,11 +23,11 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     let given = record.gifts().map(|given| &given.address);
     let is_there = |it: &&Address| link.address(it).is_some_and(|there| is_as_given(there, it));
     let mut after = link.clone();
-    let mut ops = remove(&mut after, &routes, given.filter(is_there));
-    ops.extend(set_again(link, &after, &routes));
+    let mut ops = remove(&mut after, record, &routes, given.filter(is_there));
+    ops.extend(set_again(link, &after, record));
     let mut back = PutBack { ops, left: vec![] };
     let others = others(link, record, &routes);
-    let is_ours_alone = others.is_empty();
+    let is_ours_alone = others.is_empty() && record.lost.is_empty();
     back.left.extend(others);
     let master = link.master.map(|master| host.link_by_index(master));
     if let Some(master) = master {
@@ -38,7 +37,7 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
             own = link.name
         );
         back.left.push(name);
-    } else if let Some(upper) = uppers(link, host).next() {
+    } else if let Some(upper) = link.above(&host.links) {
         // keep MTU and administrative state, because the upper netdev inherits MTU and carrier
         back.left.push(format!(
             "{} uses {name} now: {name} stays up and keeps its MTU",

@@ -9,7 +9,9 @@ use cni_protocol::{
     lock::{self, Held},
     state_file::{self, failed},
 };
-use rdma_netns::{Address, DeviceAddress, HardwareAddress, InterfaceName, Link, Namespace, Route};
+use rdma_netns::{
+    Address, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkChange, Namespace, Op, Route,
+};
 use rdma_resources::{FileError, file};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -50,6 +52,10 @@ pub struct Record {
     /// Earlier configurations by the daemon. The netdev may still have parts of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<Given>,
+    /// Addresses and routes of other programs that the kernel deletes with an address of the daemon, and that the
+    /// daemon has not yet set again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<LinkChange>,
 }
 
 /// State of a netdev before its bring-up.
@@ -127,6 +133,7 @@ impl Record {
             before: Before::of(link),
             given,
             superseded: vec![],
+            lost: vec![],
         }
     }
 
@@ -155,6 +162,20 @@ impl Record {
             self.superseded.push(earlier);
         }
         self
+    }
+
+    /// Changes [`Self::lost`] to the addresses and routes of other programs that the planned `ops` set again.
+    pub(super) fn lose(&mut self, ops: &[Op]) {
+        let is_own = |change: &LinkChange| match change {
+            LinkChange::AddAddress(it) => self.gifts().any(|given| given.address.same_as(it)),
+            LinkChange::AddRoute(it) => self.gifts().any(|given| given.routes.contains(it)),
+            _ => true,
+        };
+        let lost = ops.iter().filter_map(|op| match op {
+            Op::Link { change, .. } if !is_own(change) => Some(change.clone()),
+            _ => None,
+        });
+        self.lost = lost.collect();
     }
 }
 

@@ -120,7 +120,7 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
         let end = match in_pod {
             _ if record.boot_id != boot_id => End::Rebooted,
             Some(placed) => End::InPod(placed.pod.name.clone()),
-            None => release_one(kernel, &record),
+            None => release_one(kernel, &records, &record),
         };
         let mut done = Released {
             address: Some(record.address.clone()),
@@ -137,8 +137,8 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
     Ok(released)
 }
 
-fn release_one<K: Kernel>(kernel: &K, record: &Record) -> End {
-    match apply::release(kernel, record) {
+fn release_one<K: Kernel>(kernel: &K, records: &Records, record: &Record) -> End {
+    match apply::release(kernel, records, record.clone()) {
         Ok((changes, left)) => End::Done { changes, left },
         Err(ApplyError::Gone) => End::Gone,
         Err(error) => End::Failed(error.to_string()),

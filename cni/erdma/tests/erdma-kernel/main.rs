@@ -2,6 +2,8 @@
 //! Tests bring-up and release of eRDMA NICs on the real kernel, in temporary network namespaces. veths replace the
 //! NICs.
 
+mod mortal;
+
 use erdma::{
     Nic,
     bring_up::{BringUp, Outcome, State, release},
@@ -9,6 +11,7 @@ use erdma::{
     metadata::Pace,
 };
 use integration::{MetadataService, Netns, Snapshot, wait};
+use mortal::Mortal;
 use rdma_netns::{Kernel, Linux};
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
@@ -303,6 +306,59 @@ async fn routes_of_others_outlast_another_address_and_the_release() {
         );
         assert_eq!(host.routes("eth1"), [foreign]);
         assert_eq!(table(), before);
+    }
+}
+
+/// The kernel deletes the address and the routes of another program with the daemon's address. The process is killed
+/// after each change of the first NIC.
+#[tokio::test(flavor = "multi_thread")]
+async fn configuration_of_others_outlasts_a_killed_release() {
+    let routes = [
+        "10.7.0.0/16 dev eth1",
+        "10.8.0.0/16 via 10.7.0.1 dev eth1 table 77",
+        "10.9.0.0/16 dev eth1 src 10.0.0.66 metric 7",
+        "10.10.0.0/16 via 10.0.0.1 dev eth1 src 10.0.0.66 mtu 1400",
+    ];
+    for at in 0.. {
+        let host = Host::new("");
+        host.settle().await;
+        host.netns
+            .set_sysctl("ipv4/conf/eth1/promote_secondaries", "0");
+        host.netns.ip("address add 10.0.0.66/24 dev eth1");
+        for route in routes {
+            host.netns.ip(&format!("route add {route}"));
+        }
+        let others = || {
+            let mut lines = host.netns.ip("-4 route show dev eth1 table all");
+            lines += &host.netns.addresses("eth1").join("\n");
+            let is_others =
+                |line: &&str| !line.contains("10.0.0.6 ") && !line.contains("10.0.0.6/24");
+            let lines = lines.lines().filter(is_others);
+            let mut lines: Vec<String> = lines
+                .filter(|it| !it.contains("proto kernel"))
+                .map(str::to_owned)
+                .collect();
+            lines.sort();
+            lines
+        };
+        let before = others();
+        assert_eq!(before.len(), 5, "{before:?}");
+        let is_killed = Mortal::dies(&host.kernel, at, |kernel| {
+            drop(release(kernel, host.state.path()));
+        });
+        assert!(is_killed);
+        if !host.state.path().join("erdma/0000:00:01.0.json").exists() {
+            assert!(at >= 10, "{at}");
+            break;
+        }
+        // the next process is a daemon or a release
+        if at % 2 == 1 {
+            host.settle().await;
+            assert_eq!(others(), before, "started after {at} changes");
+        }
+        host.release();
+        assert_eq!(others(), before, "released after {at} changes");
+        assert_eq!(host.netns.addresses("eth1"), ["10.0.0.66/24"]);
     }
 }
 

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ends the process, as SIGKILL does, before and after every change of a bring-up and of a release.
 
-use crate::node::{Node, by_hand, changes, died};
-use erdma::bring_up::release;
+use crate::{
+    node::{NICS, Node, REFUSED, by_hand, changes, died, name},
+    settling::{AT, address},
+};
+use erdma::{bring_up::release, conf};
 use fake_kernel::Verdict;
+use rdma_netns::{LinkChange, Op, Route};
 
-/// Kills the daemon or a release at the change with the number `at`. Returns `None` if the process ended before this
-/// change.
-fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {
-    let node = Node::new();
-    let mut process = None;
-    if in_release {
-        node.settle(by_hand());
-        node.kernel.begin();
-    } else {
-        process = Some(node.process(by_hand()));
-    }
+/// Kills the daemon with the configuration `conf`, or a release, at the change with the number `at`. Returns `None` if
+/// the process ended before this change.
+fn killed(node: Node, conf: Option<conf::BringUp>, at: usize, verdict: Verdict) -> Option<Node> {
+    node.kernel.begin();
+    let process = conf.map(|conf| node.process(conf));
     node.script(move |number| match number == at {
         true => verdict,
         false => Verdict::Proceed,
@@ -28,12 +26,17 @@ fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {
     was_killed.then_some(node)
 }
 
-/// Kills the process at every change, and calls `finish` with the node. Returns the number of kills.
-fn sweep(in_release: bool, finish: impl Fn(&Node, &str)) -> usize {
+/// Kills the process of `conf` on a node of `start` at every change, and calls `finish` with the node. Returns the
+/// number of kills.
+fn sweep_from(
+    start: impl Fn() -> Node,
+    conf: Option<conf::BringUp>,
+    finish: impl Fn(&Node, &str),
+) -> usize {
     let mut kills = 0;
     for at in 1.. {
         for verdict in [Verdict::DieBefore, Verdict::DieAfter] {
-            let Some(node) = killed(at, verdict, in_release) else {
+            let Some(node) = killed(start(), conf.clone(), at, verdict) else {
                 return kills;
             };
             kills += 1;
@@ -41,6 +44,19 @@ fn sweep(in_release: bool, finish: impl Fn(&Node, &str)) -> usize {
         }
     }
     kills
+}
+
+fn sweep(in_release: bool, finish: impl Fn(&Node, &str)) -> usize {
+    match in_release {
+        true => sweep_from(brought_up, None, finish),
+        false => sweep_from(Node::new, Some(by_hand()), finish),
+    }
+}
+
+fn brought_up() -> Node {
+    let node = Node::new();
+    node.settle(by_hand());
+    node
 }
 
 /// Releases all NICs. Afterwards the node must be as `before`.
@@ -55,15 +71,53 @@ fn must_be_released(node: &Node, before: &fake_kernel::Snapshot, what: &str) {
     assert_eq!(node.records(), [""; 0], "{what}");
 }
 
-fn settled() -> fake_kernel::Snapshot {
-    let node = Node::new();
-    node.settle(by_hand());
-    node.snapshot()
+/// Returns a configuration with another address of the first NIC, in the same network.
+fn moved() -> conf::BringUp {
+    let mut conf = by_hand();
+    conf.addresses[0].address = "10.0.0.8/24".parse().expect("an address");
+    conf
+}
+
+fn route(to: [u8; 4], table: u32) -> Route {
+    Route {
+        table,
+        ..Route::new(to.into(), 16)
+    }
+}
+
+/// Returns a node whose first NIC has routes of another program, and an address of this program if `with_address` is
+/// true. The kernel deletes all of them with the daemon's address.
+fn shared(with_address: bool) -> Node {
+    let node = brought_up();
+    let mut routes = vec![
+        route([10, 7, 0, 0], 254),
+        Route {
+            gateway: Some([10, 7, 0, 1].into()),
+            ..route([10, 8, 0, 0], 77)
+        },
+    ];
+    if with_address {
+        node.make(&address(NICS[0].1, "10.0.0.66"));
+        routes.push(Route {
+            source: Some([10, 0, 0, 66].into()),
+            ..route([10, 9, 0, 0], 254)
+        });
+    }
+    for route in routes {
+        let change = LinkChange::AddRoute(route);
+        let link = name(NICS[0].1);
+        node.make(&Op::Link {
+            at: AT,
+            link,
+            change,
+        });
+    }
+    node
 }
 
 #[test]
 fn the_next_start_completes_a_killed_bring_up() {
-    let wanted = settled();
+    let wanted = brought_up().snapshot();
     let kills = sweep(false, |node, what| {
         changes(&node.settle(by_hand()));
         node.must_be(&wanted, what);
@@ -95,4 +149,88 @@ fn after_a_release_that_was_killed_a_start_brings_all_up_again() {
         node.release();
         node.must_be(&before, what);
     });
+}
+
+#[test]
+fn configuration_of_others_outlasts_a_killed_change_of_the_address() {
+    for with_address in [false, true] {
+        let node = shared(with_address);
+        changes(&node.settle(moved()));
+        let wanted = node.snapshot();
+        let kills = sweep_from(
+            || shared(with_address),
+            Some(moved()),
+            |node, what| {
+                changes(&node.settle(moved()));
+                node.must_be(&wanted, what);
+                assert_eq!(changes(&node.settle(moved())), [0, 0], "{what}");
+            },
+        );
+        assert!(kills >= 14, "{kills}");
+    }
+}
+
+/// The killed release may have removed the daemon's address. The daemon's next start then completes the bring-up, because
+/// the record lists what other programs lack.
+#[test]
+fn configuration_of_others_outlasts_a_killed_release() {
+    for (with_address, is_started) in [(false, false), (false, true), (true, false), (true, true)] {
+        let node = shared(with_address);
+        node.release();
+        let wanted = node.snapshot();
+        let kills = sweep_from(
+            || shared(with_address),
+            None,
+            |node, what| {
+                if is_started {
+                    node.settle(by_hand());
+                }
+                must_be_released(node, &wanted, what);
+            },
+        );
+        assert!(kills >= 24, "{kills}");
+    }
+}
+
+/// The kernel refuses all changes from one change on, so that a start or a release fails. A later one succeeds.
+#[test]
+fn configuration_of_others_outlasts_a_failed_start_and_a_failed_release() {
+    for is_release in [false, true] {
+        let once = |node: &Node| match is_release {
+            true => assert!(node.release().iter().all(|it| it.is_complete())),
+            false => drop(changes(&node.settle(moved()))),
+        };
+        let node = shared(true);
+        node.kernel.begin();
+        once(&node);
+        let (wanted, all) = (node.snapshot(), node.kernel.journal().len());
+        assert!(all >= 10, "{all}");
+        for at in 1..=all {
+            let node = shared(true);
+            node.kernel.begin();
+            let process = (!is_release).then(|| node.process(moved()));
+            node.script(move |number| match number >= at {
+                true => REFUSED,
+                false => Verdict::Proceed,
+            });
+            if let Some(mut process) = process {
+                let outcomes = process.settle(&node.nics());
+                // only routes of others are missing: the daemon reports them, and does not try again
+                if at > all - 3 {
+                    let remarks = &outcomes[0].remarks;
+                    assert_eq!(remarks.len(), all + 1 - at, "{remarks:?}");
+                    let told = "the kernel refuses to restore what another program added to eth1: ip route append";
+                    assert!(remarks.iter().all(|it| it.starts_with(told)), "{remarks:?}");
+                    continue;
+                }
+            } else {
+                drop(release(&node.kernel, node.state.path()));
+            }
+            once(&node);
+            node.must_be(
+                &wanted,
+                &format!("release {is_release}, from change {at} on"),
+            );
+        }
+    }
 }

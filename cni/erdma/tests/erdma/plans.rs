@@ -93,8 +93,14 @@ fn bring_up(host: &Namespace, request: &Request, record: Option<Record>) -> Stri
     };
     let alone = plan::exclusive_route(link, host, &given, &siblings);
     let remark = alone.map(|it| format!("# nobody else's: {}/{}\n", it.destination, it.prefix));
-    let superseded = record.map(|record| record.regiven(given.clone()).superseded);
-    let ops = plan::missing(link, &given, &superseded.unwrap_or_default());
+    let record = match record {
+        Some(record) => record.regiven(given),
+        None => {
+            let address = "0000:00:06.0".to_owned().try_into();
+            Record::new("boot", &address.expect("a PCI address"), link, given)
+        }
+    };
+    let ops = plan::missing(link, &record);
     if ops.is_empty() {
         return "# nothing\n".to_owned();
     }

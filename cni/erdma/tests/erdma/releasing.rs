@@ -3,7 +3,7 @@
 
 use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};
 use erdma::bring_up::{End, ReleaseError, Released, release};
-use rdma_netns::{Address, LinkChange, NetnsSide, Op};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op, Route};
 use std::fs;
 
 fn ends(released: &[Released]) -> Vec<String> {
@@ -51,6 +51,31 @@ fn later_addresses_of_others_stay_and_are_reported() {
     assert!(link.up);
     let ipv4: Vec<_> = link.addresses.iter().filter(|it| it.ip.is_ipv4()).collect();
     assert_eq!(ipv4.len(), 1);
+    assert_eq!(node.records(), [""; 0]);
+}
+
+/// The gateway of the route is in the network of the daemon's address. After the release, the kernel refuses the route.
+#[test]
+fn a_route_of_others_that_the_kernel_refuses_to_set_again_is_reported() {
+    let node = Node::new();
+    let before = node.snapshot();
+    node.settle(by_hand());
+    let route = Route {
+        gateway: Some([10, 0, 0, 253].into()),
+        ..Route::new([10, 8, 0, 0].into(), 16)
+    };
+    node.make(&Op::Link {
+        at: NetnsSide::Host,
+        link: name("eth1"),
+        change: LinkChange::AddRoute(route),
+    });
+    let released = node.release();
+    let told = "eth1: released, 6 changes; the kernel refuses to restore what another program added to eth1: \
+                ip route append 10.8.0.0/16 via 10.0.0.253 dev eth1: ";
+    assert!(ends(&released)[0].starts_with(told), "{released:?}");
+    assert_eq!(ends(&released)[1], "eth2: released, 6 changes");
+    assert!(released[0].is_complete());
+    node.must_be(&before, "released");
     assert_eq!(node.records(), [""; 0]);
 }
 

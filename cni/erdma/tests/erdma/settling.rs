@@ -91,7 +91,7 @@ fn an_impossible_address_in_the_configuration_is_refused() {
 #[test]
 fn a_nic_without_carrier_is_configured_and_reported() {
     let mut world = furnished();
-    world.cable("eth1", false).expect("eth1");
+    world.cable(None, "eth1", false).expect("eth1");
     let node = Node::with(world);
     let mut process = node.process(by_hand());
     let outcomes = process.settle(&node.nics());
@@ -118,7 +118,7 @@ fn a_nic_without_carrier_is_configured_and_reported() {
         (vec![5, 30], false)
     );
     node.kernel
-        .with(|world| world.cable("eth1", true).expect("eth1"));
+        .with(|world| world.cable(None, "eth1", true).expect("eth1"));
     assert_eq!(changes(&process.settle(&node.nics())), [0, 0]);
 }
 
