@@ -6,7 +6,7 @@
 //! lack a plugin of the network, the runtime probably uses other directories. The runtime would then not find our
 //! plugin, and every pod of the node would fail.
 
-use crate::{IPAM, TYPES};
+use crate::{IPAM, TYPE, TYPES};
 use serde_json::Value;
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -52,6 +52,13 @@ pub fn named(text: &str) -> BTreeSet<String> {
 pub fn names_ours(text: &str) -> bool {
     let types = all(text);
     types.contains(IPAM) || TYPES.iter().any(|it| types.contains(*it))
+}
+
+/// Returns true if `text`, a list or a single configuration, names a program that `install` writes. `install` does not
+/// write the program of the type `rdma`, which is another project's or a copy of `rdma-cni`.
+pub fn names_installed(text: &str) -> bool {
+    let types = all(text);
+    [TYPE, IPAM].iter().any(|it| types.contains(*it))
 }
 
 fn all(text: &str) -> BTreeSet<String> {

@@ -21,6 +21,9 @@ use std::{
 /// Default directory of libcni's cache (`CacheDir` in `libcni/api.go`).
 const CNI_CACHE_DIR: &str = "/var/lib/cni/results";
 
+/// Default directory of Multus' state (`defaultCNIDir` in `pkg/types/conf.go` of k8snetworkplumbingwg/multus-cni).
+const MULTUS_DIR: &str = "/var/lib/cni/multus";
+
 /// Advertises the RDMA devices of a node to kubelet, and provides them to containers.
 #[derive(Clone, Debug, Parser)]
 #[command(
@@ -265,6 +268,9 @@ pub struct Uninstall {
     /// Directory of libcni's cache of pods' networks
     #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = CNI_CACHE_DIR)]
     pub cni_cache_dir: PathBuf,
+    /// Directory of Multus' state (Multus' field cniDir), with the lists of pods' networks
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = MULTUS_DIR)]
+    pub multus_dir: PathBuf,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     pub state_dir: PathBuf,

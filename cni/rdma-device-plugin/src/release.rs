@@ -6,6 +6,7 @@ use crate::{cli::Arguments, device_info, node_features};
 use ::erdma::bring_up::release;
 use anyhow::{Result, bail};
 use rdma_netns::Linux;
+use std::path::Path;
 
 /// Restores the NICs, removes labels and device information, and prints the results.
 ///
@@ -20,20 +21,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for nic in &released {
         println!("{nic}");
     }
-    if let Some(directory) = &arguments.node_features
-        && let Some(file) = node_features::remove(directory)?
-    {
-        println!("{file:?}: removed");
-    }
-    print_removed(device_info::remove(&arguments.state_dir)?);
+    remove_files(arguments.node_features.as_deref(), &arguments.state_dir)?;
     match released.iter().filter(|nic| !nic.is_complete()).count() {
         0 => Ok(()),
         left => bail!("{left} NICs are not restored; run --release again"),
     }
 }
 
-pub(crate) fn print_removed(files: usize) {
+/// Removes labels and device information, and prints the removed files.
+pub(crate) fn remove_files(node_features: Option<&Path>, state_dir: &Path) -> Result<()> {
+    if let Some(directory) = node_features
+        && let Some(file) = node_features::remove(directory)?
+    {
+        println!("{file:?}: removed");
+    }
+    let files = device_info::remove(state_dir)?;
     if files > 0 {
         println!("device information: {files} files removed");
     }
+    Ok(())
 }

@@ -139,6 +139,7 @@ impl Programs {
             Verb::Uninstall => {
                 call = call.argument("uninstall");
                 arguments.push(["--cni-cache-dir".to_owned(), path("results")]);
+                arguments.push(["--multus-dir".to_owned(), path("multus")]);
             }
         }
         for argument in arguments.concat() {

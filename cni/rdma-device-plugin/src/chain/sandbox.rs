@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines whether the runtime made a pod's network by a list with `rdma-cni`. When a network program rewrites its
 //! list, `rdma-cni` is missing from the list until the reconciler adds it again. A pod that starts in this moment has
-//! no rails, although no program reported an error. Also finds the pods whose DEL calls `rdma-cni` with CRI-O.
+//! no rails, although no program reported an error. Also finds the pods whose DEL calls `rdma-cni` with CRI-O or
+//! Multus.
 //!
 //! libcni's cache has a file for each network of a sandbox. libcni writes the file, with the text of the list, after
 //! all plugins of the list have succeeded (`cacheAdd` in `libcni/api.go`), and removes the file after DEL. A pod with
@@ -10,7 +11,7 @@
 use crate::refused::PodName;
 use attachments::pods::{is_out_of_sight, netns_seen};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use cni_protocol::state_file;
+use cni_protocol::state_file::{self, FileError, failed};
 use conflist::{Picked, programs};
 use serde::Deserialize;
 use serde_json::Value;
@@ -75,9 +76,9 @@ impl Cached {
     }
 
     /// Returns true if the list names one of the installed plugins.
-    fn names_ours(&self) -> bool {
+    fn names_installed(&self) -> bool {
         let list = BASE64_STANDARD.decode(&self.config).unwrap_or_default();
-        str::from_utf8(&list).is_ok_and(programs::names_ours)
+        str::from_utf8(&list).is_ok_and(programs::names_installed)
     }
 
     /// Returns true if the sandbox may be alive: its namespace exists, its path is unknown, or the path's directory is
@@ -93,26 +94,31 @@ impl Cached {
     }
 }
 
-/// Returns the pods, or container ids of unknown pods, whose list in libcni's cache `cache` names one of the installed plugins, and whose sandboxes may be
-/// alive. At DEL, CRI-O calls the plugins of this list instead of the plugins of the present list (ocicni's
-/// `loadNetworkFromCache`). Skips files that are not libcni's: for such a file CRI-O uses the present list.
+/// Returns the pods, or container ids of unknown pods, whose list in libcni's cache `cache` names one of the installed
+/// plugins, and whose sandboxes may be alive. At DEL, CRI-O calls the plugins of the list in the runtime's cache
+/// (ocicni's `loadNetworkFromCache`). Multus calls the plugins of its delegates at ADD (`CmdDel`,
+/// `pkg/multus/multus.go`), whose lists are in Multus' own cache. Skips files that are not libcni's: for such a file
+/// CRI-O uses the present list.
 ///
-/// A file alone does not prove a living sandbox, because it outlives CRI-O's own state.
+/// A file alone does not prove a living sandbox, because it outlives CRI-O's own state and a failed DEL.
 ///
 /// # Errors
 /// The directory or a file of libcni cannot be read.
-pub fn with_installed_plugins(cache: &Path) -> io::Result<BTreeSet<String>> {
+pub fn with_installed_plugins(cache: &Path) -> Result<BTreeSet<String>, FileError> {
     use io::ErrorKind::{InvalidData, NotFound};
     let mut pods = BTreeSet::new();
-    for file in fs::read_dir(cache)? {
-        let text = match state_file::read(&file?.path()) {
+    for file in fs::read_dir(cache).map_err(failed("read", cache))? {
+        let path = file.map_err(failed("read", cache))?.path();
+        let text = match state_file::read(&path) {
             Ok(text) => text,
-            // CRI-O has removed the file meanwhile, or the file is not libcni's
+            // DEL has removed the file meanwhile, or the file is not libcni's
             Err(error) if matches!(error.kind(), NotFound | InvalidData) => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(FileError::new("read", &path, error)),
         };
         let cached = serde_json::from_slice::<Cached>(&text);
-        let cached = cached.ok().filter(|it| it.names_ours() && it.may_live());
+        let cached = cached
+            .ok()
+            .filter(|it| it.names_installed() && it.may_live());
         pods.extend(cached.map(|it| match it.pod() {
             Some(pod) => pod.to_string(),
             None => it.container_id,

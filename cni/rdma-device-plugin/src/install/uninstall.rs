@@ -14,10 +14,9 @@ use crate::{
     },
     cli::Uninstall,
     device_info, node_features,
-    release::print_removed,
+    release::remove_files,
 };
 use anyhow::{Result, bail};
-use cni_protocol::state_file::failed;
 use conflist::TYPE;
 use daemon_conf::chain::CONF_DIR;
 use dra::Claims;
@@ -136,31 +135,46 @@ fn has_files(arguments: &Uninstall) -> bool {
 /// devices. Returns a sentence if files remain, or if nothing was installed.
 fn take_away(arguments: &Uninstall) -> Result<Option<String>> {
     let left = take_chain_away(arguments)?;
-    if let Some(directory) = &arguments.node_features
-        && let Some(file) = node_features::remove(directory)?
-    {
-        println!("{file:?}: removed");
-    }
-    print_removed(device_info::remove(&arguments.state_dir)?);
+    remove_files(arguments.node_features.as_deref(), &arguments.state_dir)?;
     Ok(left)
 }
 
-/// Returns the pods whose DEL calls the installed plugins, by libcni's cache. Returns none if `cache` is missing on the node.
+/// Returns the reason why the binaries must stay if no pod has devices. Returns `None` if nothing needs the binaries.
 ///
 /// # Errors
-/// `cache` cannot be read, or is not mounted into this container.
-fn cached_pods(cache: &Path, state_dir: &Path) -> Result<Vec<String>> {
-    match sandbox::with_installed_plugins(cache) {
-        Ok(pods) => Ok(pods.into_iter().collect()),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(failed("read", cache)(error).into())
-        }
-        Err(_) if is_mounted(state_dir) => bail!(
-            "{TYPE} is out of the chain, and the binaries stay: {cache:?} is not mounted here, so uninstall cannot \
-             find the pods whose DEL calls the binaries; mount the node's directory, or name it with --cni-cache-dir"
-        ),
-        Err(_) => Ok(vec![]),
+/// The lists or a cache cannot be read, or the directory of a cache is not mounted into this container.
+fn reason_to_stay(chain: &Chain, record: &Record, it: &Uninstall) -> Result<Option<String>> {
+    let named = chain.still_named()?;
+    if !named.is_empty() {
+        return Ok(Some(format!(
+            "the binaries stay: {TYPE} or rdma-ipam is still in {}; remove it there and run uninstall again",
+            named.join(", ")
+        )));
     }
+    let (libcni, multus) = (&it.cni_cache_dir, &it.multus_dir);
+    let crio = ("CRI-O", libcni, libcni.clone(), "--cni-cache-dir");
+    let multus = ("Multus", multus, multus.join("results"), "--multus-dir");
+    let crio = record.deletes_by_cache.then_some(crio);
+    for (caller, dir, cache, flag) in crio.into_iter().chain([multus]) {
+        // the node has no `dir` if this process sees the directory above it
+        let is_hidden = || !dir.exists() && !dir.parent().is_some_and(is_mounted);
+        let pods = match sandbox::with_installed_plugins(&cache) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Err(_) if is_mounted(&it.state_dir) && is_hidden() => bail!(
+                "{TYPE} is out of the chain, and the binaries stay: {dir:?} is not mounted here, so uninstall cannot \
+                 find the pods whose DEL calls the binaries; mount the node's directory, or name it with {flag}"
+            ),
+            pods => Vec::from_iter(pods.into_iter().flatten()),
+        };
+        if !pods.is_empty() {
+            return Ok(Some(format!(
+                "the binaries stay: {caller} calls them when it ends these pods, according to {cache:?}: {}; run \
+                 uninstall again when the pods have ended",
+                pods.join(", ")
+            )));
+        }
+    }
+    Ok(None)
 }
 
 fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
@@ -267,25 +281,12 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     }
     // lift the limits before this function waits for pods without RDMA devices: no DEL lifts the limits of a pod with
     // hostNetwork, and limits of a removed cgroup stay until a reboot
-    LimitedContainers::new(&state_dir, Path::new(CGROUPS)).lift_all()?;
-    let named = chain.still_named()?;
-    if !named.is_empty() {
-        return Ok(Some(format!(
-            "the binaries stay: {TYPE} or rdma-ipam is still in {}; remove it there and run uninstall again",
-            named.join(", ")
-        )));
-    }
-    let pods = match record.deletes_by_cache {
-        true => cached_pods(&arguments.cni_cache_dir, &state_dir)?,
-        false => vec![],
-    };
-    if !pods.is_empty() {
-        return Ok(Some(format!(
-            "the binaries stay: CRI-O calls them when it ends these pods, according to {:?}: {}; run uninstall again \
-             when the pods have ended",
-            arguments.cni_cache_dir,
-            pods.join(", ")
-        )));
+    let lifted = LimitedContainers::new(&state_dir, Path::new(CGROUPS)).lift_all();
+    match (reason_to_stay(&chain, &record, arguments), lifted) {
+        (Ok(None), lifted) => lifted?,
+        (reason, Ok(())) => return reason,
+        (Ok(Some(reason)), Err(error)) => bail!("{error}; {reason}"),
+        (Err(reason), Err(error)) => bail!("{error}; {reason}"),
     }
     pods::sweep(&state_dirs)?;
     let done = binaries::take(&bin_dir, &state_dir, &record)?;

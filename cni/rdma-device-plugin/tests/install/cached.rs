@@ -1,27 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `uninstall` with CRI-O. At DEL, CRI-O calls the plugins of the list that libcni cached at ADD. CRI-O
-//! therefore calls `rdma-cni` at the end of a pod without devices too, although no list has the entry any more.
+//! Tests of `uninstall` with CRI-O and Multus. At DEL, CRI-O calls the plugins of the list that libcni cached at ADD.
+//! Multus, with any runtime, calls the plugins of its delegates at ADD. Both therefore call `rdma-cni` at the end of a
+//! pod without devices too, although no list has the entry any more.
 //!
-//! The files in `cached/` are libcni's, of two versions. `cnitool add` wrote them for a list with `bridge` and
-//! `rdma-cni`, with the namespace's path and the arguments of CRI-O.
+//! `cnitool add` wrote two of the files in `cached/`, with two versions of libcni, for a list with `bridge` and
+//! `rdma-cni`, with the namespace's path and the arguments of CRI-O. Multus' thin plugin wrote the third file, for the
+//! same list as its delegate, with the arguments of containerd.
 
 use crate::{FLANNEL, Node, refused, said};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use integration::Netns;
+use rdma_resources::{
+    LimitedContainers, RdmaLimits,
+    limited::{CGROUPS, FORMAT, LimitedContainer, boot_id},
+};
 use serde_json::Value;
-use std::{fs, path::Path};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Output},
+};
 
-/// Files of libcni 1.3, with the path of the namespace, and of libcni 1.1, with the path in the result only.
-const CACHED: [&str; 2] = [
-    include_str!("cached/libcni-1.3.0.json"),
-    include_str!("cached/libcni-1.1.2.json"),
-];
+/// A pod's file in a cache.
+#[derive(Clone, Copy)]
+struct Cached {
+    /// The node's runtime.
+    runtime: &'static str,
+    /// The program that calls the plugins at DEL.
+    caller: &'static str,
+    /// Directory of the cache.
+    cache: &'static str,
+    text: &'static str,
+}
+
+/// File of libcni 1.3, with the path of the namespace.
+const LIBCNI: Cached = Cached {
+    runtime: "crio",
+    caller: "CRI-O",
+    cache: "results",
+    text: include_str!("cached/libcni-1.3.0.json"),
+};
+
+/// File of libcni 1.1, with the path in the result only.
+const OLD_LIBCNI: Cached = Cached {
+    text: include_str!("cached/libcni-1.1.2.json"),
+    ..LIBCNI
+};
+
+const MULTUS: Cached = Cached {
+    runtime: "containerd",
+    caller: "Multus",
+    cache: "multus/results",
+    text: include_str!("cached/multus-4.2.3.json"),
+};
+
+const MULTUS_WITH_CRIO: Cached = Cached {
+    runtime: "crio",
+    ..MULTUS
+};
+
+const ALL: [Cached; 4] = [LIBCNI, OLD_LIBCNI, MULTUS, MULTUS_WITH_CRIO];
 
 /// Path of the namespace in the files.
 const NETNS: &str = "/var/run/netns/7c9e6679-7425-40de-944b-e07fc1f90ae7";
 
-/// Name of the file in libcni's cache.
-const FILE: &str = "results/pods-cnitool-2b8dcfd6c0cca82d13be-eth0";
+impl Cached {
+    /// Returns the path of the file on the node.
+    fn file(&self) -> String {
+        format!("{}/pods-cnitool-2b8dcfd6c0cca82d13be-eth0", self.cache)
+    }
+
+    /// Writes the file for a pod with the namespace `netns`, with `text`.
+    fn add_as(&self, node: &Node, text: &str, netns: &Path) {
+        fs::create_dir_all(node.path(self.cache)).expect("made");
+        let netns = netns.to_str().expect("a path");
+        node.machine
+            .write(&self.file(), &text.replace(NETNS, netns));
+    }
+
+    fn add(&self, node: &Node, netns: &Path) {
+        self.add_as(node, self.text, netns);
+    }
+
+    /// Removes the file, as DEL of the pod does.
+    fn end(&self, node: &Node) {
+        fs::remove_file(node.path(&self.file())).expect("DEL of the pod");
+    }
+}
 
 /// Returns a node on which `install` has run for `runtime`.
 #[track_caller]
@@ -33,14 +99,10 @@ fn installed(runtime: &str) -> Node {
     let path = |below| node.path(below).to_str().expect("a path").to_owned();
     let (new, conf) = (path("new"), path("chain.yaml"));
     said(&node.run("install", &["--from", &new, "--config", &conf]));
-    fs::create_dir(node.path("results")).expect("made");
+    for cache in ["results", "multus"] {
+        fs::create_dir(node.path(cache)).expect("made");
+    }
     node
-}
-
-/// Writes `text`, a file of libcni's cache, for a pod with the namespace `netns`.
-fn add(node: &Node, text: &str, netns: &Path) {
-    let netns = netns.to_str().expect("a path");
-    node.machine.write(FILE, &text.replace(NETNS, netns));
 }
 
 /// Replaces `from` in the cached list of `text`.
@@ -65,35 +127,37 @@ fn has_binaries(node: &Node, expected: bool) {
 
 #[test]
 fn the_binaries_stay_until_the_pods_have_ended() {
-    for text in CACHED {
-        let node = installed("crio");
+    for cached in ALL {
+        let node = installed(cached.runtime);
         let netns = Netns::new("cached");
-        add(&node, text, netns.path());
+        cached.add(&node, netns.path());
         for _ in 0..2 {
             let told = node.uninstall();
             let why = format!(
-                "the binaries stay: CRI-O calls them when it ends these pods, according to {:?}: ml/web-0; run \
+                "the binaries stay: {} calls them when it ends these pods, according to {:?}: ml/web-0; run \
                  uninstall again when the pods have ended\n",
-                node.path("results")
+                cached.caller,
+                node.path(cached.cache)
             );
             assert!(told.ends_with(&why), "{told}");
             assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
             has_binaries(&node, true);
         }
-        fs::remove_file(node.path(FILE)).expect("DEL of the pod");
+        cached.end(&node);
         node.uninstall();
         has_binaries(&node, false);
         assert!(!node.path("state/install.json").exists());
     }
 }
 
-/// A reboot ends the namespaces. libcni's files remain if CRI-O has lost its own state.
+/// A reboot ends the namespaces. libcni's files remain if CRI-O has lost its own state, and Multus' files if DEL of a
+/// delegate failed.
 #[test]
 fn files_of_ended_sandboxes_are_skipped() {
-    for text in CACHED {
-        let node = installed("crio");
+    for cached in ALL {
+        let node = installed(cached.runtime);
         let netns = Netns::new("cached");
-        add(&node, text, netns.path());
+        cached.add(&node, netns.path());
         netns.die();
         node.uninstall();
         has_binaries(&node, false);
@@ -104,68 +168,183 @@ fn files_of_ended_sandboxes_are_skipped() {
 #[test]
 fn sandboxes_may_live_where_nothing_shows_their_end() {
     let node = installed("crio");
-    let [_, text] = CACHED;
+    let text = OLD_LIBCNI.text;
     for text in [
         text.replace("\"sandbox\"", "\"elsewhere\""),
         text.replace("/var/run/netns/", "/not-mounted/"),
     ] {
-        node.machine.write(FILE, &text);
+        node.machine.write(&OLD_LIBCNI.file(), &text);
         assert!(node.uninstall().contains("ml/web-0"));
         has_binaries(&node, true);
     }
 }
 
+/// The program of the type `rdma` is not one of the plugins.
 #[test]
 fn only_lists_with_one_of_the_plugins_count() {
-    let [text, _] = CACHED;
     let netns = Netns::new("cached");
-    let without = with_list(text, "rdma-cni", "tuning");
-    let with_ipam = with_list(&without, "host-local", "rdma-ipam");
-    for (text, expected) in [(without, false), (with_ipam, true)] {
-        let node = installed("crio");
-        add(&node, &text, netns.path());
-        // a file that is not libcni's
-        node.machine.write("results/other", "{");
-        node.uninstall();
-        has_binaries(&node, expected);
+    for cached in [LIBCNI, MULTUS] {
+        let without = with_list(cached.text, "rdma-cni", "tuning");
+        let with_another = with_list(cached.text, "rdma-cni", "rdma");
+        let with_ipam = with_list(&without, "host-local", "rdma-ipam");
+        for (text, expected) in [(without, false), (with_another, false), (with_ipam, true)] {
+            let node = installed(cached.runtime);
+            cached.add_as(&node, &text, netns.path());
+            // a file that is not libcni's
+            node.machine.write(&format!("{}/other", cached.cache), "{");
+            node.uninstall();
+            has_binaries(&node, expected);
+        }
     }
 }
 
 /// At DEL, containerd calls the plugins that the list has now.
 #[test]
 fn containerd_needs_no_binaries_for_its_cache() {
-    let [text, _] = CACHED;
     let node = installed("containerd");
     let netns = Netns::new("cached");
-    add(&node, text, netns.path());
+    LIBCNI.add(&node, netns.path());
     node.uninstall();
     has_binaries(&node, false);
 }
 
 #[test]
 fn uninstall_waits_for_the_last_pod() {
-    let [text, _] = CACHED;
     let node = installed("crio");
     let netns = Netns::new("cached");
-    add(&node, text, netns.path());
+    for cached in [LIBCNI, MULTUS] {
+        cached.add(&node, netns.path());
+    }
     let mut uninstall = node.staying();
-    uninstall.says(|line| line.starts_with("the binaries stay: ") && line.contains("ml/web-0"));
-    has_binaries(&node, true);
-    fs::remove_file(node.path(FILE)).expect("DEL of the pod");
+    for cached in [LIBCNI, MULTUS] {
+        let start = format!("the binaries stay: {} calls", cached.caller);
+        uninstall.says(|line| line.starts_with(&start) && line.contains("ml/web-0"));
+        has_binaries(&node, true);
+        cached.end(&node);
+    }
     uninstall.finishes();
     has_binaries(&node, false);
     uninstall.end();
 }
 
-/// In a container, a missing cache is not mounted. On a node, no pod has started yet.
+/// In a container, a missing directory is not mounted. On a node, no pod has started yet, or Multus is not there.
 #[test]
 fn a_cache_that_is_not_mounted_proves_nothing() {
+    for (runtime, directory, flag) in [
+        ("crio", "results", "--cni-cache-dir"),
+        ("containerd", "multus", "--multus-dir"),
+    ] {
+        let node = installed(runtime);
+        fs::remove_dir(node.path(directory)).expect("removed");
+        let error = refused(&node.uninstall_in_container());
+        let why = format!("{:?} is not mounted", node.path(directory));
+        assert!(
+            error.contains(&why) && error.ends_with(&format!("{flag}\n")),
+            "{error}"
+        );
+        has_binaries(&node, true);
+        node.uninstall();
+        has_binaries(&node, false);
+    }
+}
+
+/// The container has a mount of the directory above Multus' directory.
+#[test]
+fn a_node_without_multus_has_no_directory_of_multus() {
+    let node = installed("containerd");
+    fs::remove_dir(node.path("multus")).expect("removed");
+    said(&node.uninstall_with_mount("", &node.path("")));
+    has_binaries(&node, false);
+}
+
+#[test]
+fn an_unreadable_file_is_named() {
     let node = installed("crio");
-    fs::remove_dir(node.path("results")).expect("removed");
-    let error = refused(&node.uninstall_in_container());
-    let why = format!("{:?} is not mounted", node.path("results"));
+    let netns = Netns::new("cached");
+    LIBCNI.add(&node, netns.path());
+    let file = node.path(&LIBCNI.file());
+    fs::set_permissions(&file, Permissions::from_mode(0o000)).expect("a mode");
+    let program = node.command("uninstall", &[]);
+    let mut command = Command::new("setpriv");
+    command.arg("--bounding-set=-all");
+    command.arg(program.get_program()).args(program.get_args());
+    let error = refused(&command.output().expect("setpriv"));
+    let why = format!("cannot read {file:?}: Permission denied");
     assert!(error.contains(&why), "{error}");
     has_binaries(&node, true);
-    node.uninstall();
+}
+
+/// Limits of the device `mlx5_0` in the kernel's format.
+const NONE: &str = "mlx5_0 hca_handle=max hca_object=max \n";
+const LIMITED: &str = "mlx5_0 hca_handle=max hca_object=3 \n";
+
+/// Makes a pod with a limited container. Files below `cgroup` stand in for the kernel's rdma controller.
+fn limit_a_pod(node: &Node) {
+    fs::create_dir_all(node.path("cgroup/pods/a/c1")).expect("made");
+    for file in [
+        "cgroup.controllers",
+        "cgroup.subtree_control",
+        "pods/cgroup.subtree_control",
+    ] {
+        node.machine.write(&format!("cgroup/{file}"), "rdma\n");
+    }
+    node.machine.write("cgroup/pods/a/rdma.max", NONE);
+    let events = "populated 1\nfrozen 0\n";
+    node.machine.write("cgroup/pods/a/c1/cgroup.events", events);
+    let container = LimitedContainer {
+        format: FORMAT,
+        boot_id: boot_id().expect("a boot"),
+        namespace: "ml".into(),
+        pod: "host-network-0".into(),
+        cgroup: "pods/a/c1".into(),
+        pod_cgroup: "pods/a".into(),
+        limits: RdmaLimits {
+            handles: None,
+            objects: Some(3),
+        },
+    };
+    let containers = LimitedContainers::new(&node.path("state"), &node.path("cgroup"));
+    containers.limit("c1", &container).expect("limited");
+    node.machine.write("cgroup/pods/a/rdma.max", LIMITED);
+}
+
+/// Runs `uninstall` with the node's cgroups.
+fn uninstall_with_cgroups(node: &Node) -> Output {
+    node.uninstall_with_mount("cgroup", Path::new(CGROUPS))
+}
+
+#[test]
+fn limits_are_lifted_before_the_pods_end() {
+    let node = installed("crio");
+    let netns = Netns::new("cached");
+    LIBCNI.add(&node, netns.path());
+    limit_a_pod(&node);
+    let told = said(&uninstall_with_cgroups(&node));
+    assert!(told.contains("the binaries stay: CRI-O calls"), "{told}");
+    let max = node.read("cgroup/pods/a/rdma.max");
+    assert_eq!(max, format!("{LIMITED}mlx5_0 hca_object=max"));
+    assert!(!node.path("state/limited/c1.json").exists());
+}
+
+#[test]
+fn limits_that_cannot_be_lifted_do_not_hide_why_the_binaries_stay() {
+    let node = installed("crio");
+    let netns = Netns::new("cached");
+    LIBCNI.add(&node, netns.path());
+    limit_a_pod(&node);
+    // the container's own cgroup is mounted instead of the host's hierarchy
+    node.machine.write("cgroup/cgroup.type", "domain\n");
+    let (lift, stay) = (
+        "mount the hierarchy there",
+        "the binaries stay: CRI-O calls",
+    );
+    let error = refused(&uninstall_with_cgroups(&node));
+    assert!(error.contains(lift) && error.contains(stay), "{error}");
+    LIBCNI.end(&node);
+    let error = refused(&uninstall_with_cgroups(&node));
+    assert!(error.contains(lift) && !error.contains(stay), "{error}");
+    has_binaries(&node, true);
+    fs::remove_file(node.path("cgroup/cgroup.type")).expect("removed");
+    said(&uninstall_with_cgroups(&node));
     has_binaries(&node, false);
 }

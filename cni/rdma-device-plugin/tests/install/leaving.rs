@@ -325,7 +325,7 @@ fn uninstall_retries_until_its_work_is_done() {
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     check(true);
     uninstall.end();
-    assert_eq!(uninstall.error(), None, "it is said once");
+    assert_eq!(uninstall.error(), None, "uninstall reports the error once");
 
     // `uninstall --stay` ends at once after a signal, also while it waits
     node.install();

@@ -27,7 +27,7 @@ use std::{
         fs::{MetadataExt, PermissionsExt},
         net::UnixListener,
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output},
 };
 
@@ -153,6 +153,7 @@ impl Node {
             command.arg("--kubelet-dir").arg(self.path("kubelet"));
         } else {
             command.arg("--cni-cache-dir").arg(self.path("results"));
+            command.arg("--multus-dir").arg(self.path("multus"));
         }
         command
     }
@@ -176,11 +177,16 @@ impl Node {
 
     /// Runs `uninstall` in a mount namespace in which only the state directory is mounted, as in a container.
     fn uninstall_in_container(&self) -> Output {
+        self.uninstall_with_mount("state", &self.path("state"))
+    }
+
+    /// Runs `uninstall` in a mount namespace in which the directory `below` is mounted at `onto`.
+    fn uninstall_with_mount(&self, below: &str, onto: &Path) -> Output {
         let program = self.command("uninstall", &[]);
-        let script = "mount --bind \"$0\" \"$0\" && exec \"$@\"";
+        let script = "mount --bind \"$0\" \"$1\" && shift && exec \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script]);
-        command.arg(self.path("state"));
+        command.args([&self.path(below), onto]);
         command.arg(program.get_program()).args(program.get_args());
         command.output().expect("unshare")
     }

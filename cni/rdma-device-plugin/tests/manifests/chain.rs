@@ -434,10 +434,12 @@ fn takes_it_off(file: &'static str) {
     let cgroups = PathBuf::from("/sys/fs/cgroup");
     let directories = [&bin_dir, &conf_dir, &uninstall.state_dir, &cgroups];
     let mut needed = on_the_node(directories.into_iter().chain(&uninstall.node_features));
-    for path in ["/run/netns", "/var/lib/cni/results"] {
+    let (cache, above_multus) = ("/var/lib/cni/results", "/var/lib/cni");
+    for path in ["/run/netns", cache, above_multus] {
         needed.insert(path.into(), (path.into(), true));
     }
-    assert_eq!(uninstall.cni_cache_dir, Path::new("/var/lib/cni/results"));
+    assert_eq!(uninstall.cni_cache_dir, Path::new(cache));
+    assert_eq!(uninstall.multus_dir.parent(), Some(Path::new(above_multus)));
     if file == UNINSTALL[1] {
         // the state directory has the record of the daemon's files
         needed.extend(on_the_node([&PathBuf::from(DEVICE_INFO)]));
