@@ -375,8 +375,7 @@ impl Daemon {
             erdma,
             switches: self.switches.clone(),
         });
-        let (losses, history) = (node.losses(), self.metrics.history());
-        history.follow(&node.inventory, &node.unhealthy, losses, SystemTime::now());
+        self.metrics.history().follow(&node, SystemTime::now());
         self.publish(&node).await;
         let had_some = !self.plugins.is_empty();
         let gone: Vec<_> = self

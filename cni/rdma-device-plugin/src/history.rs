@@ -4,12 +4,13 @@
 
 use conf_reader::one_line;
 use log::{Level, Log, Metadata, Record};
-use offer::{Loss, Unhealthy};
-use rdma_netns::{DeviceAddress, Inventory};
+use node_state::node::Node;
+use parking_lot::Mutex;
+use rdma_netns::DeviceAddress;
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -80,36 +81,30 @@ impl Default for History {
 impl History {
     /// Returns the start time of the history.
     pub fn since(&self) -> SystemTime {
-        self.kept().since
+        self.0.lock().since
     }
 
     /// Returns the changes of health, the latest first.
     pub fn changes(&self) -> Vec<Change> {
-        self.kept().changes.iter().rev().cloned().collect()
+        self.0.lock().changes.iter().rev().cloned().collect()
     }
 
     /// Returns errors and warnings, the latest first.
     pub fn lines(&self) -> Vec<Line> {
-        self.kept().lines.iter().rev().cloned().collect()
+        self.0.lock().lines.iter().rev().cloned().collect()
     }
 
-    /// Records the state of devices at the time `at`. `unhealthy` are the unhealthy devices. Of the node's `losses`,
-    /// records only the devices that are gone.
-    pub fn follow(
-        &self,
-        inventory: &Inventory,
-        unhealthy: &Unhealthy,
-        losses: BTreeSet<Loss>,
-        at: SystemTime,
-    ) {
-        let unhealthy = unhealthy.iter();
+    /// Records the unhealthy and the gone devices of `node` at the time `at`.
+    pub fn follow(&self, node: &Node, at: SystemTime) {
+        let unhealthy = node.unhealthy.iter();
         let unhealthy = unhealthy.map(|(address, why)| {
-            let function = inventory.function(address);
+            let function = node.inventory.function(address);
             let rdma = function.and_then(|it| it.hcas.first());
             let named = called(address, rdma.map(|it| &*it.name));
             (address.clone(), (named, why.clone()))
         });
-        let gone = losses.into_iter().filter(|it| it.is_gone).map(|gone| {
+        let losses = node.losses().into_iter();
+        let gone = losses.filter(|it| it.is_gone).map(|gone| {
             let named = called(&gone.address, gone.rdma.as_deref());
             (gone.address, (named, gone.reason))
         });
@@ -117,7 +112,7 @@ impl History {
     }
 
     fn take(&self, now: Sick, at: SystemTime) {
-        let mut kept = self.kept();
+        let mut kept = self.0.lock();
         let mut changes: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
         for (address, (name, _)) in &kept.known {
             if !now.contains_key(address) {
@@ -148,7 +143,7 @@ impl History {
     /// Records a line of the log.
     pub fn line(&self, is_error: bool, text: &str, at: SystemTime) {
         let text = cut(&one_line(text));
-        let mut kept = self.kept();
+        let mut kept = self.0.lock();
         match kept.lines.back_mut() {
             Some(last) if last.text == text && last.is_error == is_error => {
                 (last.at, last.times) = (at, last.times + 1);
@@ -163,10 +158,6 @@ impl History {
                 push(&mut kept.lines, line, LINES);
             }
         }
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -306,9 +297,11 @@ mod tests {
             ("rdma/b".to_owned(), gone(None)),
         ]);
         let history = History::default();
-        let unhealthy = Unhealthy::new();
-        let losses = offer::losses([], &unhealthy, &gone);
-        history.follow(&Inventory::default(), &unhealthy, losses, UNIX_EPOCH);
+        let node = Node {
+            gone,
+            ..Node::default()
+        };
+        history.follow(&node, UNIX_EPOCH);
         let changes = history.changes();
         assert_eq!(changes[0].devices, ["0000:9d:00.0 (mlx5_2)"]);
         let reason = changes[0].reason.as_deref();

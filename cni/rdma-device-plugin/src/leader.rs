@@ -209,8 +209,8 @@ fn serve(
     let arguments = &context.arguments;
     let sources = Sources {
         view: Arc::new(move || View {
+            node: node.borrow().clone(),
             chain: chain.borrow().clone(),
-            ..View::from(&**node.borrow())
         }),
         node: fs::read_to_string(HOSTNAME).unwrap_or_default(),
         state_dir: arguments.state_dir.clone(),

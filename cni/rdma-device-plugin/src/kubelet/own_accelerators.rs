@@ -18,10 +18,11 @@
 use super::PodContainer;
 use daemon_conf::ResourceName;
 use kubelet_api::pod_resources::v1::{ContainerResources, PodResources};
+use parking_lot::Mutex;
 use rdma_netns::{DeviceAddress, Inventory};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 /// Containers that had accelerators and no id of the resource at kubelet's last request.
@@ -40,7 +41,7 @@ impl Waiting {
     ) -> BTreeSet<DeviceAddress> {
         let mut now = BTreeSet::new();
         let mut own = BTreeSet::new();
-        let mut before = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.0.lock();
         for pod in pods {
             for container in &pod.containers {
                 let accelerators = accelerators(container, inventory, names);

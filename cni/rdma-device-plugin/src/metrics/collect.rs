@@ -10,26 +10,22 @@ use super::{
 };
 use crate::chain::ChainStatus;
 use ::dra::Claims;
-use ::lldp::Switches;
 use attachments::{
     Store,
     pods::{self, PodNetns, PodRails, PodSmc},
 };
-use daemon_conf::{Require, ResourceConf};
 use node_state::{
-    erdma::Side,
     health::{nic_faults::Reports, nic_reports},
     ipv6_prerequisite::{self, Parent},
     node::Node,
-    notices::notices,
 };
-use offer::{Gone, Loss, Offer, Unhealthy};
+use parking_lot::Mutex;
 use rdma_netns::{Inventory, Kernel, Linux, NetnsId, linux::inside};
 use rdma_ping::fabric::{RailState, Report};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -48,73 +44,19 @@ pub struct Sources {
     pub sysfs: PathBuf,
 }
 
-/// State of the node for metrics.
+/// State of the node and of the chain.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Offers that the daemon advertises to kubelet.
-    pub offers: Vec<Offer>,
-    /// Offers whose devices Kubernetes allocates by claims.
-    pub by_claims: Vec<Offer>,
-    /// Devices that are gone from the node's bus, by the name of their resource.
-    pub gone: BTreeMap<String, Vec<Gone>>,
-    /// Number in `require`, by the name of the resource. Leaves out resources without such a number.
-    pub required: BTreeMap<String, u32>,
-    /// Hardware of the node.
-    pub inventory: Arc<Inventory>,
-    /// Unhealthy devices.
-    pub unhealthy: Unhealthy,
-    /// Switches of the NICs.
-    pub switches: Arc<Switches>,
-    /// Discovery and state of the eRDMA NICs.
-    pub erdma: Side,
+    /// State of the node.
+    pub node: Arc<Node>,
     /// Status of `rdma-cni` in the chain.
     pub chain: ChainStatus,
-    /// NICs from whose IPv6 addresses pods' addresses derive.
-    pub parents: Vec<Parent>,
-    /// Warnings that do not affect readiness.
-    pub notices: Vec<String>,
-}
-
-impl From<&Node> for View {
-    fn from(node: &Node) -> Self {
-        Self {
-            offers: node.advertised().cloned().collect(),
-            by_claims: node.by_claims().cloned().collect(),
-            gone: node.gone.clone(),
-            required: node.conf.resources.iter().filter_map(required).collect(),
-            inventory: node.inventory.clone(),
-            unhealthy: node.unhealthy.clone(),
-            switches: node.switches.clone(),
-            erdma: node.erdma.clone(),
-            chain: ChainStatus::default(),
-            parents: ipv6_prerequisite::parents(
-                node.conf.chain.as_ref(),
-                &node.offers,
-                &node.inventory,
-            ),
-            notices: notices(&node.conf, &node.offers, &node.inventory),
-        }
-    }
-}
-
-impl View {
-    /// Returns the losses: devices that containers of a resource cannot use.
-    pub(super) fn losses(&self) -> BTreeSet<Loss> {
-        let offers = self.offers.iter().chain(&self.by_claims);
-        offer::losses(offers, &self.unhealthy, &self.gone)
-    }
-}
-
-fn required(resource: &ResourceConf) -> Option<(String, u32)> {
-    match resource.require? {
-        Require::Number(number) => Some((resource.name.to_string(), number)),
-        Require::All => None,
-    }
 }
 
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    pub(super) node: View,
+    pub(super) node: Arc<Node>,
+    pub(super) chain: ChainStatus,
     /// Kubelet's allocations. `None`: kubelet did not answer.
     pub(super) held: Option<Held>,
     /// Ports by name of the RDMA device. `None`: not read within the time limit.
@@ -161,8 +103,10 @@ impl Collector {
     }
 
     pub(super) async fn collect(&self) -> Snapshot {
-        let node = (self.sources.view)();
-        let lacking = ipv6_prerequisite::lacking(node.parents.clone());
+        let View { node, chain } = (self.sources.view)();
+        let conf = node.conf.chain.as_ref();
+        let parents = ipv6_prerequisite::parents(conf, &node.offers, &node.inventory);
+        let lacking = ipv6_prerequisite::lacking(parents);
         let (held, ports, reports, smc, limited, claims, lacking) = tokio::join!(
             self.held(&node),
             self.ports(&node),
@@ -174,6 +118,7 @@ impl Collector {
         );
         Snapshot {
             node,
+            chain,
             held,
             ports,
             reports,
@@ -226,24 +171,24 @@ impl Collector {
         counts
     }
 
-    async fn held(&self, node: &View) -> Option<Held> {
+    async fn held(&self, node: &Arc<Node>) -> Option<Held> {
         let pods = self.pods.get().await?;
-        let (state_dir, offers) = (self.sources.state_dir.clone(), node.offers.clone());
+        let (state_dir, node) = (self.sources.state_dir.clone(), node.clone());
         let read = tokio::task::spawn_blocking(move || {
-            let offers = offers.iter().map(|it| (it.name.as_str(), Some(it)));
+            let offers = node.advertised().map(|it| (it.name.as_str(), Some(it)));
             held(&pods, offers, &state_dir)
         });
         read.await.ok()
     }
 
-    async fn ports(&self, node: &View) -> Option<Ports> {
+    async fn ports(&self, node: &Node) -> Option<Ports> {
         let (inventory, sources) = (node.inventory.clone(), self.sources.clone());
         let lost = self.lost.clone();
         let read = move || read(&inventory, &sources, &lost);
         in_time(&self.reading, "counters", read).await
     }
 
-    async fn reports(&self, node: &View) -> Option<Reports> {
+    async fn reports(&self, node: &Node) -> Option<Reports> {
         let (inventory, sysfs) = (node.inventory.clone(), self.sources.sysfs.clone());
         let read = move || nic_reports::read(&sysfs, &nic_reports::addresses(&inventory));
         in_time(&self.reporting, "reports", read).await
@@ -306,7 +251,7 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
             names.push(name);
         }
     }
-    let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lost = lost.lock();
     lost.retain(|id| pods.contains_key(id));
     for (pod, names) in pods.into_values() {
         let read = |sysfs: &Path| -> Ports {

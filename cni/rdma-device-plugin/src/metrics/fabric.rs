@@ -3,6 +3,7 @@
 
 use super::{Labels, Latency, added, scrape::Scrape};
 use node_state::log_once::LogOnce;
+use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
@@ -10,7 +11,7 @@ use prometheus_client::{
 use rdma_ping::fabric::{Event, RailState};
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -76,13 +77,9 @@ impl Fabric {
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Applies an event of the watch to metrics, log and probes.
     pub fn take(&self, event: Event<'_>) {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         state.last = Instant::now();
         match event {
             Event::Asked(device, time) => {
@@ -126,7 +123,7 @@ impl Fabric {
     /// # Errors
     /// The watch has made no progress for too long.
     pub(super) fn live(&self) -> Result<String, String> {
-        let silent = self.state().last.elapsed();
+        let silent = self.0.state.lock().last.elapsed();
         match silent > self.0.patience {
             true => Err(format!(
                 "the fabric watch made no progress for {} s\n",
@@ -141,7 +138,7 @@ impl Fabric {
     /// # Errors
     /// The watch has not published its rails, or has not listed its peers.
     pub(super) fn ready(&self) -> Result<String, String> {
-        let state = self.state();
+        let state = self.0.state.lock();
         let unreachable = state.rails.iter().filter(|it| it.is_unreachable).count();
         match state.is_listed {
             true => Ok(format!(
@@ -155,7 +152,7 @@ impl Fabric {
     }
 
     pub(super) fn render(&self) -> Result<String, fmt::Error> {
-        let rails = self.state().rails.clone();
+        let rails = self.0.state.lock().rails.clone();
         let mut scrape = Scrape::default();
         for RailState {
             device,

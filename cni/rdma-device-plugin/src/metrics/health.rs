@@ -25,7 +25,7 @@ impl Metrics {
         if !kubelet_is_there {
             return Ok("kubelet's socket is missing; waiting for it\n".into());
         }
-        let known = self.now();
+        let known = self.0.registrations_now.lock();
         let missing: Vec<String> = offered
             .iter()
             .filter_map(|name| {
@@ -49,7 +49,7 @@ impl Metrics {
     /// Checks that kubelet has this daemon's list of each offered resource, and keeps it when another daemon ends. The
     /// error names the resources for which kubelet has no such list.
     pub(crate) fn lists_are_out(&self, offered: &[&str]) -> Result<(), String> {
-        let known = self.now();
+        let known = self.0.registrations_now.lock();
         let is_out = |name: &&&str| {
             let known = known.get(**name);
             known.is_some_and(|it| it.yes && it.listed && it.settled)
@@ -67,7 +67,7 @@ impl Metrics {
 
     /// Checks that kubelet has registered this daemon's DRA driver. Succeeds if the daemon has no driver.
     pub(crate) fn driver_is_known(&self) -> Result<(), String> {
-        let driver = self.driver_now();
+        let driver = self.0.driver.lock();
         let Some(Driver { name, known }) = &*driver else {
             return Ok(());
         };

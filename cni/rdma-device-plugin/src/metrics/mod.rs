@@ -73,6 +73,7 @@ pub(crate) use holders::held;
 pub use server::{serve, serve_fabric, serve_probes, serve_when_free};
 
 use crate::history::History;
+use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
@@ -80,7 +81,7 @@ use prometheus_client::{
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -228,7 +229,7 @@ impl Metrics {
 
     /// Removes the metrics of `resource`, which is no longer offered.
     pub fn withdrawn(&self, resource: &str) {
-        self.now().remove(resource);
+        self.0.registrations_now.lock().remove(resource);
         self.0.registered.remove(&of(resource));
         self.0.lists.remove(&of(resource));
         for ok in [true, false] {
@@ -268,13 +269,13 @@ impl Metrics {
     /// Records the registration of this daemon's DRA driver `name`.
     pub fn driver(&self, name: &str, known: Known) {
         let name = name.to_owned();
-        *self.driver_now() = Some(Driver { name, known });
+        *self.0.driver.lock() = Some(Driver { name, known });
     }
 
     /// Counts a device list of `resource` that was sent to kubelet.
     pub fn listed(&self, resource: &str) {
         self.0.lists.get_or_create(&of(resource)).inc();
-        let mut now = self.now();
+        let mut now = self.0.registrations_now.lock();
         let known = now.entry(resource.to_owned());
         let known = known.or_insert(Registered::new(false, self.0.since));
         known.listed = true;
@@ -282,7 +283,7 @@ impl Metrics {
 
     /// Records that kubelet keeps this daemon's `resource` when another daemon ends.
     pub fn settled(&self, resource: &str) {
-        if let Some(known) = self.now().get_mut(resource) {
+        if let Some(known) = self.0.registrations_now.lock().get_mut(resource) {
             known.settled = known.yes;
         }
     }
@@ -305,7 +306,7 @@ impl Metrics {
             .registered
             .get_or_create(&of(resource))
             .set(yes.into());
-        let mut now = self.now();
+        let mut now = self.0.registrations_now.lock();
         let since = Instant::now();
         let entry = now.entry(resource.to_owned());
         let known = entry.or_insert(Registered::new(yes, since));
@@ -316,16 +317,6 @@ impl Metrics {
             // keep `listed`: the daemon may have sent the list before kubelet answered the registration
             (known.yes, known.since) = (true, since);
         }
-    }
-
-    fn now(&self) -> MutexGuard<'_, BTreeMap<String, Registered>> {
-        let now = self.0.registrations_now.lock();
-        now.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn driver_now(&self) -> MutexGuard<'_, Option<Driver>> {
-        let driver = self.0.driver.lock();
-        driver.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -58,7 +58,7 @@ pub async fn serve(
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     let view = sources.view.clone();
-    let stage = move || Stage::Serving(Box::new(view()));
+    let stage = move || Stage::Serving(view());
     let site = Site::Daemon {
         probes: Probes::new(metrics.clone(), &sources.kubelet_dir, stage),
         figures: Some(Box::new((metrics, Collector::new(sources)))),
@@ -300,8 +300,8 @@ impl Site {
                 let (snapshot, rails, fabric) =
                     tokio::join!(collector.collect(), collector.rails(), collector.fabric());
                 let probes = [self.live(), self.ready()];
-                let page = Page::new(&collector.sources.node, metrics, &snapshot, &rails, probes);
-                let page = page.with_fabric(fabric);
+                let node = &collector.sources.node;
+                let page = Page::new(node, metrics, &snapshot, &rails, probes, fabric);
                 let mut page = answer(StatusCode::OK, HTML, page.render());
                 // forbid caching, because the page shows the node at the time of the request
                 let headers = page.headers_mut();

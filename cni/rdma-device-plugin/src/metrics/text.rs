@@ -6,6 +6,7 @@ use super::{
     nics, scrape::Scrape,
 };
 use crate::chain::ChainStatus;
+use daemon_conf::Require;
 use prometheus_client::metrics::gauge::Gauge;
 use std::{collections::BTreeMap, fmt};
 
@@ -28,7 +29,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     };
     let expected = "Devices that the resource should have: the number in require, or otherwise the present and gone devices";
     let present = "Usable devices of the resource";
-    for offer in &snapshot.node.offers {
+    for offer in snapshot.node.advertised() {
         let name = offer.name.as_str();
         let fit = offer.ids.iter().filter(|id| id.healthy).count();
         of("capacity", "Ids advertised", name, offer.ids.len() as u64);
@@ -43,18 +44,22 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
             of("allocated", "Ids that containers have", name, *count);
         }
     }
-    let offers = snapshot.node.offers.iter();
-    let offers: Vec<_> = offers.chain(&snapshot.node.by_claims).collect();
+    let offers = snapshot.node.advertised();
+    let offers: Vec<_> = offers.chain(snapshot.node.by_claims()).collect();
     for offer in &offers {
         let name = offer.name.as_str();
         of("devices_expected", expected, name, offer.expected as u64);
         of("devices_present", present, name, offer.usable() as u64);
     }
     let gone = snapshot.node.gone.iter();
-    let gone = gone.map(|(resource, devices)| (resource, devices.len() as u64));
-    let required = snapshot.node.required.iter();
+    let gone = gone.map(|(resource, devices)| (resource.as_str(), devices.len() as u64));
+    let resources = snapshot.node.conf.resources.iter();
+    let required = resources.filter_map(|it| match it.require? {
+        Require::Number(number) => Some((it.name.as_str(), u64::from(number))),
+        Require::All => None,
+    });
     // the required number replaces the number of gone devices
-    let counts = gone.chain(required.map(|(resource, number)| (resource, u64::from(*number))));
+    let counts = gone.chain(required);
     for (resource, count) in BTreeMap::from_iter(counts) {
         let is_offered = offers.iter().any(|it| it.name.as_str() == resource);
         if !is_offered && count > 0 {
@@ -65,7 +70,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     for (resource, count) in &snapshot.claims {
         of("claims", "Claims that are prepared", resource, *count);
     }
-    let is_chained = match snapshot.node.chain {
+    let is_chained = match snapshot.chain {
         ChainStatus::Unseen | ChainStatus::Off | ChainStatus::Left(_) => None,
         ChainStatus::Called(_) => Some(true),
         ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(false),

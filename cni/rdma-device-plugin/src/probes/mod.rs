@@ -17,8 +17,7 @@ use crate::{
     metrics::{Metrics, View},
     peers::Role,
 };
-use node_state::node::Node;
-use offer::Offer;
+use node_state::{node::Node, notices::notices};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -32,7 +31,7 @@ pub enum Stage {
     /// The daemon does not offer the node's devices yet. It first observes them, which waits for their firmware.
     Starting,
     /// The daemon is registered with kubelet, or will soon be.
-    Serving(Box<View>),
+    Serving(View),
     /// A newer daemon of the node leads.
     Superseded,
 }
@@ -65,10 +64,10 @@ impl Progress {
         match self.0.get() {
             None => Stage::Starting,
             Some(served) if !served.role.borrow().leads => Stage::Superseded,
-            Some(served) => Stage::Serving(Box::new(View {
+            Some(served) => Stage::Serving(View {
+                node: served.node.borrow().clone(),
                 chain: served.chain.borrow().clone(),
-                ..View::from(&**served.node.borrow())
-            })),
+            }),
         }
     }
 }
@@ -106,7 +105,7 @@ impl Probes {
             Stage::Serving(view) => {
                 let is_there = self.kubelet.exists();
                 self.metrics
-                    .health(&names(&view.offers), is_there, Instant::now())
+                    .health(&names(&view.node), is_there, Instant::now())
             }
         }
     }
@@ -120,15 +119,10 @@ impl Probes {
     /// # Errors
     /// The daemon is not ready, for the reason given.
     pub fn ready(&self) -> Result<String, String> {
-        let View {
-            chain,
-            offers,
-            notices,
-            ..
-        } = match (self.stage)() {
+        let View { node, chain } = match (self.stage)() {
             Stage::Starting => return Err(STARTING.to_owned()),
             Stage::Superseded => return Ok(SUPERSEDED.to_owned()),
-            Stage::Serving(view) => *view,
+            Stage::Serving(view) => view,
         };
         let is_called = match chain {
             ChainStatus::Unseen | ChainStatus::NotCalled(_) => false,
@@ -140,7 +134,7 @@ impl Probes {
         // ignore missing lists and a missing driver if kubelet is absent
         let missing: Vec<String> = match self.kubelet.exists() {
             true => [
-                self.metrics.lists_are_out(&names(&offers)),
+                self.metrics.lists_are_out(&names(&node)),
                 self.metrics.driver_is_known(),
             ]
             .into_iter()
@@ -148,6 +142,7 @@ impl Probes {
             .collect(),
             false => vec![],
         };
+        let notices = notices(&node.conf, &node.offers, &node.inventory);
         let warnings = notices.iter().map(|it| format!("warning: {it}\n"));
         let warnings: String = warnings.collect();
         match is_called && missing.is_empty() {
@@ -157,8 +152,8 @@ impl Probes {
     }
 }
 
-fn names(offers: &[Offer]) -> Vec<&str> {
-    offers.iter().map(|it| it.name.as_str()).collect()
+fn names(node: &Node) -> Vec<&str> {
+    node.advertised().map(|it| it.name.as_str()).collect()
 }
 
 const STARTING: &str = "starting: the node's devices are not offered yet\n";

@@ -10,7 +10,6 @@ use crate::{
     prometheus::{NODE, Prometheus, expression, in_address, panels as definitions, programs},
     site::{Kubelet, container, pod},
 };
-use rdma_device_plugin::metrics::View;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -123,11 +122,10 @@ async fn six_hours(end: u64) -> Exposition {
         *now.lock().expect("a view") = match is_down {
             true => view.clone(),
             false => {
-                let mut whole = View {
-                    unhealthy: BTreeMap::new(),
-                    ..view.clone()
-                };
-                let devices = whole.offers[0].devices.iter_mut();
+                let mut whole = view.clone();
+                let node = Arc::make_mut(&mut whole.node);
+                node.unhealthy.clear();
+                let devices = node.offers[0].devices.iter_mut();
                 devices.for_each(|it| it.fault = None);
                 whole
             }

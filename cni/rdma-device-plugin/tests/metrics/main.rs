@@ -12,8 +12,8 @@ mod site;
 
 use daemon_conf::Conf;
 use integration::{stopwatch::Stopwatch, wait};
-use node_state::{erdma::Side, node::Node};
-use offer::{Gone, Unhealthy};
+use node_state::node::Node;
+use offer::Gone;
 use rdma_device_plugin::metrics::View;
 use rdma_resources::{
     Grants, LimitedContainers, RdmaLimits, Sharing,
@@ -21,7 +21,7 @@ use rdma_resources::{
     limited::{self, LimitedContainer},
 };
 use site::{Kubelet, Site, address, container, offer, pod};
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_of_an_exclusive_device_say_whose_they_are() {
@@ -136,16 +136,15 @@ async fn a_resource_without_devices_is_still_expected_to_have_the_required_numbe
         });
         let gone = gone.map(|gone| ("rdma/hca".to_owned(), vec![gone]));
         let mut site = Site::new(vec![]);
-        site.view = Some(View::from(&Node {
+        let node = Node {
             conf: parsed.conf.into(),
-            inventory: Arc::default(),
-            unhealthy: Unhealthy::new(),
-            offers: vec![],
-            manager: None,
             gone: gone.into_iter().collect(),
-            erdma: Side::default(),
-            switches: Arc::default(),
-        }));
+            ..Node::default()
+        };
+        site.view = Some(View {
+            node: node.into(),
+            ..View::default()
+        });
         let text = site.serve().await.metrics().await;
         let line = |name: &str, count: u32| {
             format!(r#"rdma_device_plugin_devices_{name}{{resource="rdma/hca"}} {count}"#)

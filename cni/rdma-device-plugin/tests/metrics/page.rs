@@ -4,6 +4,7 @@
 use crate::browser::{Browser, size};
 use crate::pictures::{page_at_rest, update};
 use crate::site::{Client, Kubelet, Site, address, container, devices, offer, pod};
+use node_state::node::Node;
 use offer::Unhealthy;
 use rdma_device_plugin::{chain::ChainStatus, metrics::View};
 use rdma_netns::{Inventory, Kernel, Linux};
@@ -47,7 +48,10 @@ pub(crate) fn eight_nics() -> Site {
     });
     let functions: Vec<Value> = nics.chain([storage]).collect();
     let accelerators: Vec<Value> = accelerators.collect();
-    let inventory = json!({"functions": functions, "accelerators": accelerators});
+    let manager = json!({"name": "rdma_cm", "major": 10, "minor": 123, "node": [10, 123]});
+    let inventory = json!({
+        "functions": functions, "accelerators": accelerators, "connection_manager": manager,
+    });
     let inventory: Inventory = serde_json::from_value(inventory).expect("an inventory");
     let all: Vec<usize> = (0..8).collect();
     let mut offered = offer("rdma/hca", Sharing::Shared, &[("0", &all), ("1", &all)]);
@@ -63,9 +67,13 @@ pub(crate) fn eight_nics() -> Site {
     let history = site.metrics.history();
     let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
     let flap = [(address(&pci(1)), "ens2f0 has no carrier".to_owned())];
-    let follow = |unhealthy: Unhealthy, at| {
-        history.follow(&inventory, &unhealthy, [].into(), at);
+    let inventory = Arc::new(inventory);
+    let node = |unhealthy: Unhealthy| Node {
+        inventory: inventory.clone(),
+        unhealthy,
+        ..Node::default()
     };
+    let follow = |unhealthy: Unhealthy, at| history.follow(&node(unhealthy), at);
     follow(flap.into(), ago(7_300));
     follow([].into(), ago(7_290));
     follow(unhealthy.clone().into(), ago(320));
@@ -78,15 +86,15 @@ pub(crate) fn eight_nics() -> Site {
     history.line(true, refused, ago(90));
     history.line(true, refused, ago(30));
     site.view = Some(View {
-        offers: vec![offered],
-        inventory: Arc::new(inventory),
-        unhealthy: unhealthy.into(),
+        node: Arc::new(Node {
+            offers: vec![offered],
+            ..node(unhealthy.into())
+        }),
         chain: ChainStatus::Called(conflist::Called {
             file: "10-containerd-net.conflist".into(),
             network: "containerd-net".into(),
             by_others: false,
         }),
-        ..View::default()
     });
     site.kubelet(Kubelet::Answers(vec![
         pod("team", "trainer-0", container("main", "rdma/hca", &["0"])),

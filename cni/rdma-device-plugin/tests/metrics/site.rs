@@ -7,6 +7,7 @@ use kubelet_api::pod_resources::v1::{
     ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
+use node_state::node::Node;
 use offer::{Environment, Gone, Offer, OfferedDevice, OfferedId};
 use rdma_device_plugin::metrics::{self, Metrics, Sources, View};
 use rdma_netns::{DeviceAddress, Inventory, PciPath};
@@ -141,9 +142,12 @@ impl Site {
         let inventory: Inventory =
             serde_json::from_value(json!({ "functions": functions })).expect("an inventory");
         let own = || View {
-            offers: self.offers.clone(),
-            inventory: Arc::new(inventory),
-            gone: [("rdma/hca".to_owned(), self.gone.clone())].into(),
+            node: Arc::new(Node {
+                offers: self.offers.clone(),
+                inventory: Arc::new(inventory),
+                gone: [("rdma/hca".to_owned(), self.gone.clone())].into(),
+                ..Node::default()
+            }),
             ..View::default()
         };
         let view = self.view.clone().unwrap_or_else(own);

@@ -4,9 +4,10 @@
 
 use super::{
     nics::{Device, Link, Nic, Numa},
-    pods::{Pod, Rail},
+    pods::{self, Pod},
     text::{count, cut, text},
 };
+use attachments::pods::PodRail;
 
 const NICS: usize = 48;
 /// Largest number of drawn virtual functions and sub-functions, of all NICs together.
@@ -234,7 +235,7 @@ fn boxes(pods: &[Pod], ports: &[Port<'_>]) -> (String, String, usize) {
         let mut rows = String::new();
         for rail in rails {
             rows.push_str(&row(rail, y));
-            if let Some(port) = ports.iter().find(|it| it.nic.is_behind(&rail.functions)) {
+            if let Some(port) = ports.iter().find(|it| it.nic.is_behind(&rail.devices)) {
                 lines.push_str(&line(rail, port, y + ROW / 2));
             }
             y += ROW;
@@ -276,9 +277,9 @@ fn boxes(pods: &[Pod], ports: &[Port<'_>]) -> (String, String, usize) {
     (drawn, lines, y - GAP)
 }
 
-fn row(rail: &Rail, y: usize) -> String {
+fn row(rail: &PodRail, y: usize) -> String {
     let at = y + 14;
-    let interface = rail.interface.as_deref().unwrap_or(&rail.device);
+    let interface = pods::interface(rail).unwrap_or_else(|| pods::device(rail));
     let first = rail.addresses.first();
     let address = match (first, rail.addresses.len()) {
         (None, _) => "no address".to_owned(),
@@ -298,9 +299,9 @@ fn row(rail: &Rail, y: usize) -> String {
     )
 }
 
-fn line(rail: &Rail, port: &Port<'_>, y: usize) -> String {
+fn line(rail: &PodRail, port: &Port<'_>, y: usize) -> String {
     let mut children = port.nic.functions.iter();
-    let child = children.find(|it| rail.functions.contains(&it.address));
+    let child = children.find(|it| rail.devices.contains(&it.address));
     let class = match child.unwrap_or(&port.nic.own).fault {
         Some(_) => "bad".to_owned(),
         None => format!("c{}", port.colour),

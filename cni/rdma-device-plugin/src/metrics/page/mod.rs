@@ -55,9 +55,10 @@ impl<'a> Page<'a> {
         snapshot: &'a Snapshot,
         rails: &[PodRails],
         probes: [Result<String, String>; 2],
+        fabric: Vec<RailState>,
     ) -> Self {
         let pods = pods::pods(snapshot, rails);
-        let registrations = metrics.now();
+        let registrations = metrics.0.registrations_now.lock();
         let registered = registrations.iter().filter(|(_, it)| it.yes);
         Self {
             node: node.trim(),
@@ -67,12 +68,8 @@ impl<'a> Page<'a> {
             pods,
             registered: registered.map(|(name, _)| name.clone()).collect(),
             probes,
-            fabric: vec![],
+            fabric,
         }
-    }
-
-    pub(super) fn with_fabric(self, fabric: Vec<RailState>) -> Self {
-        Self { fabric, ..self }
     }
 
     pub(super) fn render(&self) -> String {
@@ -87,7 +84,7 @@ impl<'a> Page<'a> {
             tables::changes(self.history),
             tables::lines(self.history),
             tables::resources(self.snapshot, &self.registered),
-            tables::chain(&self.snapshot.node.chain, &self.probes),
+            tables::chain(&self.snapshot.chain, &self.probes),
             tables::pods(&self.pods, self.snapshot.held.is_some()),
             tables::devices(&self.numa),
         ];
@@ -130,8 +127,8 @@ impl<'a> Page<'a> {
         let rails: usize = self.pods.iter().map(|pod| pod.rails.len()).sum();
         let rails = format!("with {} rails", count(rails));
         let pods = tile("plain", "Pods", &count(self.pods.len()), &rails);
-        let offers = &self.snapshot.node.offers;
-        let is_registered = |it: &&Offer| self.registered.contains(it.name.as_str());
+        let offers: Vec<_> = self.snapshot.node.advertised().collect();
+        let is_registered = |it: &&&Offer| self.registered.contains(it.name.as_str());
         let registered = offers.iter().filter(is_registered).count();
         let all = offers.len();
         let of = format!("{registered} of {all}");
@@ -140,7 +137,7 @@ impl<'a> Page<'a> {
             _ if registered == all => tile("ok", "Resources", &of, "known to kubelet"),
             _ => tile("bad", "Resources", &of, "known to kubelet"),
         };
-        let chain = &self.snapshot.node.chain;
+        let chain = &self.snapshot.chain;
         let (class, word) = match chain {
             ChainStatus::Unseen => ("off", "not known yet"),
             ChainStatus::Off => ("off", "not kept"),

@@ -156,7 +156,7 @@ fn holders(pods: &[Pod]) -> BTreeMap<&DeviceAddress, &str> {
     let mut held = BTreeMap::new();
     for pod in pods {
         for rail in pod.rails.iter().filter(|rail| !rail.shared) {
-            held.extend(rail.functions.iter().map(|it| (it, pod.name.as_str())));
+            held.extend(rail.devices.iter().map(|it| (it, pod.name.as_str())));
         }
     }
     held

@@ -3,7 +3,7 @@
 //! list.
 
 use super::super::collect::Snapshot;
-use attachments::pods::{PodRail, PodRails, RailAddress};
+use attachments::pods::{PodRail, PodRails};
 use rdma_netns::DeviceAddress;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +16,7 @@ pub(super) struct Pod {
     /// Names of the containers with devices.
     pub(super) containers: BTreeSet<String>,
     /// Rails in the order of the records, followed by devices without a record.
-    pub(super) rails: Vec<Rail>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Rail {
-    /// Name of the interface in the pod; `None`: `rdma-cni` has no record of the rail.
-    pub(super) interface: Option<String>,
-    /// Name of the RDMA device. If the name is unknown: the device's address.
-    pub(super) device: String,
-    pub(super) host_netdev: Option<String>,
-    /// True if the netdev `host_netdev` stays on the host.
-    pub(super) shared: bool,
-    /// PCI functions and auxiliary devices of the rail.
-    pub(super) functions: Vec<DeviceAddress>,
-    pub(super) addresses: Vec<RailAddress>,
+    pub(super) rails: Vec<PodRail>,
 }
 
 /// Returns the pods in the order of their names.
@@ -40,7 +26,7 @@ pub(super) fn pods(snapshot: &Snapshot, rails: &[PodRails]) -> Vec<Pod> {
         let pod = pods.entry(record.pod.clone()).or_default();
         let under_way = Some(&record.phase).filter(|phase| *phase != "attached");
         pod.under_way = under_way.cloned().or(pod.under_way.take());
-        pod.rails.extend(record.rails.iter().map(Rail::from));
+        pod.rails.extend(record.rails.iter().cloned());
     }
     let holders = snapshot.held.iter().flat_map(|held| &held.holders);
     for (address, holders) in holders {
@@ -48,7 +34,7 @@ pub(super) fn pods(snapshot: &Snapshot, rails: &[PodRails]) -> Vec<Pod> {
             let container = &holder.container;
             let pod = pods.entry(container.pod.to_string()).or_default();
             pod.containers.insert(container.name.clone());
-            if !pod.rails.iter().any(|it| it.functions.contains(address)) {
+            if !pod.rails.iter().any(|it| it.devices.contains(address)) {
                 pod.rails.push(without_record(snapshot, address));
             }
         }
@@ -57,28 +43,25 @@ pub(super) fn pods(snapshot: &Snapshot, rails: &[PodRails]) -> Vec<Pod> {
     named.collect()
 }
 
-fn without_record(snapshot: &Snapshot, address: &DeviceAddress) -> Rail {
+fn without_record(snapshot: &Snapshot, address: &DeviceAddress) -> PodRail {
     let function = snapshot.node.inventory.function(address);
     let rdma = function.and_then(|it| it.hcas.first());
     let netdev = function.and_then(|it| it.netdevs.first());
-    Rail {
-        device: rdma.map_or_else(|| address.to_string(), |it| it.name.clone()),
+    PodRail {
+        rdma: rdma.map(|it| it.name.clone()),
         host_netdev: netdev.map(|it| it.name.clone()),
-        functions: vec![address.clone()],
-        ..Rail::default()
+        devices: vec![address.clone()],
+        ..PodRail::default()
     }
 }
 
-impl From<&PodRail> for Rail {
-    fn from(rail: &PodRail) -> Self {
-        let address = || rail.devices.first().map(ToString::to_string);
-        Self {
-            interface: Some(rail.name.clone()),
-            device: rail.rdma.clone().or_else(address).unwrap_or_default(),
-            host_netdev: rail.host_netdev.clone(),
-            shared: rail.shared,
-            functions: rail.devices.clone(),
-            addresses: rail.addresses.clone(),
-        }
-    }
+/// Returns the name of the rail's interface in the pod. `None`: `rdma-cni` has no record of the rail.
+pub(super) fn interface(rail: &PodRail) -> Option<&str> {
+    Some(&*rail.name).filter(|it| !it.is_empty())
+}
+
+/// Returns the name of the rail's RDMA device. If the name is unknown, returns the device's address.
+pub(super) fn device(rail: &PodRail) -> &str {
+    let address = || rail.devices.first().map(|it| &**it);
+    rail.rdma.as_deref().or_else(address).unwrap_or_default()
 }

@@ -4,13 +4,14 @@
 use super::{
     super::collect::Snapshot,
     nics::{Device, Numa},
-    pods::{Pod, Rail},
+    pods::{self, Pod},
     text::{count, cut, moment, text},
 };
 use crate::{
     chain::ChainStatus,
     history::{Change, History, Line},
 };
+use attachments::pods::{PodRail, RailAddress};
 use rdma_ping::fabric::{Asked, RailState};
 use std::collections::BTreeSet;
 
@@ -66,7 +67,7 @@ pub(super) fn pods(pods: &[Pod], holders_known: bool) -> String {
     section("Pods", &format!("{unknown}{table}"))
 }
 
-fn rail_row(of: Option<&Pod>, rail: &Rail) -> String {
+fn rail_row(of: Option<&Pod>, rail: &PodRail) -> String {
     let pod = of.map(|pod| text(&pod.name).to_string());
     let containers = of.map(|pod| {
         let containers = pod.containers.iter().take(LISTED).cloned();
@@ -74,11 +75,12 @@ fn rail_row(of: Option<&Pod>, rail: &Rail) -> String {
     });
     let shared = if rail.shared { " (shared)" } else { "" };
     let netdev = rail.host_netdev.as_deref().unwrap_or_default();
-    let each = |cell: &dyn Fn(&attachments::pods::RailAddress) -> String| {
+    let each = |cell: &dyn Fn(&RailAddress) -> String| {
         let addresses = rail.addresses.iter().take(LISTED).map(cell);
         addresses.collect::<Vec<_>>().join("<br>")
     };
-    let addresses = match rail.interface {
+    let interface = pods::interface(rail);
+    let addresses = match interface {
         Some(_) => each(&|it| mono(&it.ip.to_string())),
         None => "no record of rdma-cni".to_owned(),
     };
@@ -89,8 +91,8 @@ fn rail_row(of: Option<&Pod>, rail: &Rail) -> String {
         &[
             &pod.unwrap_or_default(),
             &containers.unwrap_or_default(),
-            &mono(rail.interface.as_deref().unwrap_or("–")),
-            &mono(&rail.device),
+            &mono(interface.unwrap_or("–")),
+            &mono(pods::device(rail)),
             &format!("{}{shared}", mono(netdev)),
             &addresses,
             &each(&|it| gid(it.gid_index)),
@@ -147,7 +149,7 @@ fn health(device: &Device) -> &'static str {
 }
 
 pub(super) fn resources(snapshot: &Snapshot, registered: &BTreeSet<String>) -> String {
-    let offers = &snapshot.node.offers;
+    let offers: Vec<_> = snapshot.node.advertised().collect();
     let rows = offers.iter().map(|offer| {
         let name = offer.name.as_str();
         let healthy = offer.ids.iter().filter(|id| id.healthy).count();

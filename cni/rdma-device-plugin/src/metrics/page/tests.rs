@@ -6,7 +6,7 @@ use crate::{
     chain::ChainStatus,
     kubelet::PodContainer,
     metrics::{
-        Metrics, View,
+        Metrics,
         collect::Snapshot,
         holders::{Held, Holder},
         limited::Limited,
@@ -14,13 +14,15 @@ use crate::{
     refused::PodName,
 };
 use attachments::pods::{PodRail, PodRails, RailAddress};
-use daemon_conf::{Ids, ResourceName};
+use daemon_conf::{Conf, Ids, ResourceName};
+use node_state::node::Node;
 use offer::{Environment, Gone, Offer, OfferedDevice};
 use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
@@ -31,7 +33,8 @@ const LARGEST: usize = 400_000;
 /// Data of a scrape, and the daemon's metrics.
 #[derive(Default)]
 struct Found {
-    view: View,
+    node: Node,
+    chain: ChainStatus,
     rails: Vec<PodRails>,
     held: Held,
     metrics: Metrics,
@@ -40,23 +43,24 @@ struct Found {
 impl Found {
     fn with(inventory: Value) -> Self {
         let inventory: Inventory = serde_json::from_value(inventory).expect("an inventory");
-        let view = View {
+        let node = Node {
             inventory: Arc::new(inventory),
-            ..View::default()
+            ..Node::default()
         };
         Self {
-            view,
+            node,
             ..Self::default()
         }
     }
 
     fn unhealthy(&mut self, device: &str, why: &str) {
-        self.view.unhealthy.insert(address(device), why.to_owned());
+        self.node.unhealthy.insert(address(device), why.to_owned());
     }
 
     fn page(&self) -> String {
         let snapshot = Snapshot {
-            node: self.view.clone(),
+            node: Arc::new(self.node.clone()),
+            chain: self.chain.clone(),
             held: Some(self.held.clone()),
             ports: Some(BTreeMap::new()),
             reports: None,
@@ -66,7 +70,15 @@ impl Found {
             without_ipv6: vec![],
         };
         let probes = [Ok("ok: 1 resources\n".into()), Err("not yet <b>\n".into())];
-        let page = Page::new("node-1\n", &self.metrics, &snapshot, &self.rails, probes).render();
+        let page = Page::new(
+            "node-1\n",
+            &self.metrics,
+            &snapshot,
+            &self.rails,
+            probes,
+            vec![],
+        );
+        let page = page.render();
         is_well_formed(&page);
         page
     }
@@ -165,7 +177,7 @@ fn eight_nics_on_two_numa_nodes() {
         pod("team/train-0", &nics[..4]),
         pod("team/train-1", &nics[4..]),
     ];
-    found.view.chain = ChainStatus::Called(conflist::Called {
+    found.chain = ChainStatus::Called(conflist::Called {
         file: "10-net.conflist".into(),
         network: "net".into(),
         by_others: false,
@@ -173,8 +185,7 @@ fn eight_nics_on_two_numa_nodes() {
     found.unhealthy("0000:4d:00.0", "ens4f0 has no carrier");
     let history = found.metrics.history();
     let at = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    let losses = found.view.losses();
-    history.follow(&found.view.inventory, &found.view.unhealthy, losses, at);
+    history.follow(&found.node, at);
     history.line(true, "the chain cannot be read", at);
     let page = found.page();
     has(
@@ -264,7 +275,7 @@ fn a_device_that_is_gone_from_two_resources_is_one_device() {
         ..gone.clone()
     };
     let of = |(resource, gone): (&str, &Gone)| (resource.to_owned(), vec![gone.clone()]);
-    found.view.gone = [("rdma/a", &gone), ("rdma/b", &unnamed)].map(of).into();
+    found.node.gone = [("rdma/a", &gone), ("rdma/b", &unnamed)].map(of).into();
     has(&found.page(), &["1 of 2 unhealthy", "mlx5_7"]);
 }
 
@@ -272,7 +283,10 @@ fn a_device_that_is_gone_from_two_resources_is_one_device() {
 fn a_resource_of_claims_that_cannot_use_a_healthy_device_is_named() {
     let mut found = Found::with(json!({"functions": [nic(0)]}));
     let fault = "bond0.100 is down";
-    found.view.by_claims = vec![offer("rdma/nic", "0000:1a:00.0", "mlx5_0", fault)];
+    let conf = "dra: {}\nresources: [{name: rdma/nic, kind: shared}]";
+    let parsed = Conf::parse(conf, Path::new("config")).expect("a configuration");
+    found.node.conf = Arc::new(parsed.conf);
+    found.node.offers = vec![offer("rdma/nic", "0000:1a:00.0", "mlx5_0", fault)];
     has(&found.page(), &["mlx5_0 in rdma/nic", fault]);
 }
 
@@ -307,16 +321,15 @@ fn names_from_outside_are_text() {
     };
     let holders = [(address("0000:1a:00.0"), [holder].into())];
     found.held.holders = holders.into();
-    found.view.offers = vec![offer("rdma/hca", "0000:9e:00.0", HOSTILE, HOSTILE)];
+    found.node.offers = vec![offer("rdma/hca", "0000:9e:00.0", HOSTILE, HOSTILE)];
     let gone = Gone {
         address: address("0000:9d:00.0"),
         rdma: Some(HOSTILE.into()),
     };
-    found.view.gone = [(HOSTILE.to_owned(), vec![gone])].into();
+    found.node.gone = [(HOSTILE.to_owned(), vec![gone])].into();
     let now = UNIX_EPOCH;
     let history = found.metrics.history();
-    let losses = found.view.losses();
-    history.follow(&found.view.inventory, &found.view.unhealthy, losses, now);
+    history.follow(&found.node, now);
     history.line(true, HOSTILE, now);
     for chain in [
         ChainStatus::NotCalled(HOSTILE.into()),
@@ -326,7 +339,7 @@ fn names_from_outside_are_text() {
             by_others: true,
         }),
     ] {
-        found.view.chain = chain;
+        found.chain = chain;
         let page = found.page();
         assert!(!page.contains("<script"), "{page}");
         assert!(page.matches("&lt;script&gt;").count() > 15, "{page}");
@@ -384,10 +397,10 @@ fn a_page_is_bounded() {
         }
     }
     let mut found = Found::with(json!({"functions": functions}));
-    for function in &found.view.inventory.functions {
+    for function in &found.node.inventory.functions {
         let address = function.device.address.clone();
         let why = "x".repeat(1000);
-        found.view.unhealthy.insert(address, why);
+        found.node.unhealthy.insert(address, why);
     }
     let device = nic(0);
     let rails = || (0..10).map(|it| rail(it, &device));
