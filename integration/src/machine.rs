@@ -322,6 +322,13 @@ impl Machine {
         self.node(&format!("uverbs{number}"), MAJOR, 192 + number);
     }
 
+    /// Changes the number of the NIC's `uverbs` device. The NIC has the new device before the old one is removed, so that
+    /// no observation meanwhile misses the device.
+    pub fn renumber(&self, nic: &Nic<'_>, from: u64, to: u64) {
+        self.number(nic, to);
+        self.without_number(from);
+    }
+
     /// Makes the plugged NIC `nic` a multi-plane NIC. Its function gets a second RDMA device for subnet management,
     /// `sub_device`. For each of the `planes`, this device has a port, a `umad` device and an `issm` device. `nic`
     /// itself gets the `umad` and `issm` devices with number 0.

@@ -203,8 +203,7 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     let claims = bound.rsplit_once('.').expect("a token").0;
     account.write("account/token", &format!("{claims}.AAAA"));
     let node = Node::new(cluster, &account, &pods.each_ref().map(name));
-    node.machine.without_number(NIC.number);
-    node.machine.number(&NIC, 7);
+    node.machine.renumber(&NIC, NIC.number, 7);
     node.refuses(1);
     node.daemon.says("Unauthorized");
     account.write("account/token", &bound);

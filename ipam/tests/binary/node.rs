@@ -38,6 +38,8 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     program: String,
+    /// Command that runs the program.
+    runner: Vec<String>,
     environment: BTreeMap<String, String>,
     input: Value,
 }
@@ -59,8 +61,7 @@ impl Node {
         }
     }
 
-    /// Returns a node with its files in memory. Otherwise other writers of the disk would influence the duration of
-    /// a call.
+    /// Returns a node with its files in memory, for tests with many files.
     pub(crate) fn in_memory() -> Self {
         let mut node = Self::new();
         let kind = Some("tmpfs");
@@ -151,6 +152,7 @@ pub(crate) fn call(command: &str, container: &str, input: &Value) -> Call {
     ];
     Call {
         program: RDMA_IPAM.into(),
+        runner: vec![],
         environment: environment.map(|(k, v)| (k.into(), v.into())).into(),
         input: input.clone(),
     }
@@ -184,8 +186,16 @@ impl Call {
         self.program(HOST_LOCAL)
     }
 
+    /// Runs the plugin by `runner`, a program and its arguments.
+    pub(crate) fn by(mut self, runner: &[&str]) -> Self {
+        self.runner = runner.iter().map(ToString::to_string).collect();
+        self
+    }
+
     pub(crate) fn start(&self) -> Child {
-        let mut child = Command::new(&self.program)
+        let words: Vec<&String> = self.runner.iter().chain([&self.program]).collect();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
             .env_clear()
             .envs(&self.environment)
             .stdin(Stdio::piped())

@@ -3,7 +3,7 @@
 
 use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
-use std::{collections::HashSet, fs, io, net::Ipv6Addr, thread, time::Duration};
+use std::{collections::HashSet, fs, io, net::Ipv6Addr};
 
 pub(crate) fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
     let mut conf = node.conf(ipam);
@@ -167,11 +167,14 @@ fn tentative_duplicate_and_temporary_addresses_do_not_count() {
         let said = "bond1 (rail eth0) has no global IPv6 address on this host: give the netdev one (not temporary or \
                     deprecated) with a prefix of /126 or shorter, or choose another ipam.family";
         call("ADD", "a", &conf).fails(101, said);
-        // after this time, duplicate address detection has found the duplicate, and the temporary address is in
-        // use
-        thread::sleep(Duration::from_millis(2500));
-        shell("test -n \"$(ip addr show dev bond1 dadfailed)\"");
-        shell("ip addr show dev bond1 temporary | grep inet6 | grep -qv tentative");
+        // until duplicate address detection has found the duplicate, and the temporary address is in use
+        shell(
+            "for _ in $(seq 600); do
+                 [ -z \"$(ip addr show dev bond1 dadfailed)\" ] ||
+                     ! ip addr show dev bond1 temporary | grep inet6 | grep -qv tentative || exit 0
+                 sleep 0.1
+             done; exit 1",
+        );
         call("ADD", "a", &conf).fails(101, said);
         shell("ip addr flush dev bond1; ip addr add 2001:db8:9::2/64 dev bond1 nodad");
         call("ADD", "a", &conf).result();

@@ -44,8 +44,7 @@ impl Node {
         let id = [SECOND.address];
         let own = [("rdma/nic", id.as_slice())];
         pods.set_pods(&[pod("default", "trainer-0", &[&own])]);
-        node.machine.without_number(SECOND.number);
-        node.machine.number(&SECOND, 7);
+        node.machine.renumber(&SECOND, SECOND.number, 7);
         Self { node, _pods: pods }
     }
 
@@ -93,9 +92,8 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
         ("KUBERNETES_SERVICE_PORT", &port),
     ]);
     node.refuses();
-    node.node
-        .daemon
-        .says("mount a service account's token there");
+    // the daemon has read the missing token, and does not read a half-written one
+    node.node.daemon.says("the daemon cannot delete it");
     std::fs::create_dir(node.node.machine.path("account")).expect("a directory");
     node.node.machine.write("account/token", "head.e30.sign");
     node.node.machine.write("account/ca.crt", "none");

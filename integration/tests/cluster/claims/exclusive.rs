@@ -199,8 +199,7 @@ fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse,
     wait::until("it has another number", || {
         given().as_deref() == Some("uverbs5")
     });
-    machine.without_number(5);
-    machine.number(nic, nic.number);
+    machine.renumber(nic, 5, nic.number);
     daemon.signal(Signal::SIGHUP);
     wait::until("it has its own", || given().as_ref() == Some(&own));
 }
