@@ -21,8 +21,8 @@ pub struct ForeignConfig {
 ///
 /// - Link-local addresses, and addresses and routes that the kernel makes, do not count.
 /// - IPv6 does not count if there is a record.
-/// - Only a master of the netdev counts while the netdev has the address that the daemon assigned, or lacks what the
-///   kernel deleted with this address.
+/// - Only a master of the netdev counts while the netdev has the address that the daemon assigned, or while a change of
+///   this address or a release is incomplete.
 pub fn foreign_config(
     link: &Link,
     host: &Namespace,
@@ -39,7 +39,8 @@ pub fn foreign_config(
     let is_given =
         |it: &Address, given: &Given| it.same_as(&given.address) && it.flags == given.address.flags;
     let has_ours = |given| link.addresses.iter().any(|it| is_given(it, given));
-    if given.is_some_and(has_ours) || record.is_some_and(|it| !it.lost.is_empty()) {
+    let is_incomplete = |it: &Record| !it.superseded.is_empty() || !it.lost.is_empty();
+    if given.is_some_and(has_ours) || record.is_some_and(is_incomplete) {
         return None;
     }
     let counts = |ip: IpAddr| ip.is_ipv4() || record.is_none();

@@ -220,7 +220,7 @@ pub(super) fn remove<'a>(
         Op::link(NetnsSide::Host, &link.name, change)
     };
     let mut ops: Vec<Op> = present.map(remove).collect();
-    for change in &record.lost {
+    for change in record.lost_by(link) {
         if let LinkChange::AddAddress(it) = change
             && link.address(it).is_none()
         {
@@ -276,7 +276,8 @@ pub(super) fn set_again(before: &Link, after: &Link, record: &Record) -> Vec<Op>
     let is_there = |ip: IpAddr| after.addresses.iter().any(|it| it.ip == ip);
     let was_there = |ip: IpAddr| before.addresses.iter().any(|it| it.ip == ip);
     let has_source = |it: &Route| it.source.is_none_or(|ip| is_there(ip) || !was_there(ip));
-    let recorded = record.lost.iter().filter_map(|change| match change {
+    let recorded = record.lost_by(before).iter();
+    let recorded = recorded.filter_map(|change| match change {
         LinkChange::AddRoute(it) if !before.routes.contains(it) => Some(it),
         _ => None,
     });

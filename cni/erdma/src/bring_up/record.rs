@@ -164,6 +164,18 @@ impl Record {
         self
     }
 
+    /// Returns what `link` has lost. Returns nothing while `link` has an earlier address of the daemon: the kernel has
+    /// deleted nothing yet, and what is missing was removed by its program.
+    pub(super) fn lost_by(&self, link: &Link) -> &[LinkChange] {
+        let mut earlier = self.superseded.iter().map(|it| &it.address);
+        let is_there =
+            |it: &Address| !it.same_as(&self.given.address) && link.address(it).is_some();
+        match earlier.any(is_there) {
+            true => &[],
+            false => &self.lost,
+        }
+    }
+
     /// Changes [`Self::lost`] to the addresses and routes of other programs that the planned `ops` set again.
     pub(super) fn lose(&mut self, ops: &[Op]) {
         let is_own = |change: &LinkChange| match change {
