@@ -377,33 +377,40 @@ pub fn await_detection<K: Kernel>(
     }
 }
 
-/// Waits until the moved netdevs have a carrier in the pod, at most 5 s. Does not wait for a netdev that was up on the
-/// host without a carrier. A driver can report the carrier later than the kernel reports the netdev up: mlx5 after an
-/// event of its firmware, iavf after an answer of the PF's driver. Until then the kernel drops probes and announcements
-/// without an error (`noop_qdisc`, `net/sched/sch_generic.c`).
-///
-/// # Errors
-/// The pod cannot be observed.
+/// Waits until the moved netdevs that get addresses have a carrier in the pod, at most 5 s. A driver can report the
+/// carrier later than the kernel reports the netdev up: mlx5 after an event of its firmware, iavf after an answer of the
+/// PF's driver. Until then the kernel drops probes and announcements without an error (`noop_qdisc`,
+/// `net/sched/sch_generic.c`). A missing carrier on the host proves nothing, because a restore may just have returned the
+/// netdev.
 pub fn await_carrier<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
-) -> Result<(), ApplyError> {
+) {
     let is_pending = |observed: &Observed| {
         let mut rails = attachment.rails.iter();
         rails.any(|rail| {
             let host_link = rail.host_link.as_ref();
-            let is_expected = host_link
-                .is_some_and(|it| it.link_type == LinkType::Ether && (it.carrier || !it.up));
-            is_expected && rail.in_pod(observed).is_some_and(|it| it.up && !it.carrier)
+            host_link.is_some_and(|it| it.link_type == LinkType::Ether)
+                && !rail.assigned.addresses.is_empty()
+                && rail.in_pod(observed).is_some_and(|it| it.up && !it.carrier)
         })
     };
-    if is_pending(observed) {
-        let pod = (pod, attachment);
-        observe_while(kernel, pod, observed.clone(), CARRIER_TIMEOUT, is_pending)?;
+    if is_pending(observed)
+        && let Err(error) = observe_while(
+            kernel,
+            (pod, attachment),
+            observed.clone(),
+            CARRIER_TIMEOUT,
+            is_pending,
+        )
+    {
+        log::warn!(
+            "{}: {error}; ADD does not wait for carriers",
+            attachment.key
+        );
     }
-    Ok(())
 }
 
 /// Announces the rails' addresses with their hardware addresses to the neighbours. Without an announcement, a router

@@ -71,7 +71,7 @@ pub(super) fn obtain<K: Kernel>(
         node.store.update(attachment)?;
         if number == 1 {
             // also without probes, because ADD announces the addresses
-            apply::await_carrier(node.kernel, pod, attachment, observed)?;
+            apply::await_carrier(node.kernel, pod, attachment, observed);
         }
         if !node.conf.probe {
             break;

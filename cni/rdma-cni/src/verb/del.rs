@@ -218,7 +218,10 @@ fn salvage<K: Kernel>(
     without_record(node, key)?;
     forget_rails(node, key);
     // this is the last step: after any earlier failure another DEL tries again
-    let aside = node.store.set_aside(key).map_err(Error::Forget)?;
+    let aside = node.store.set_aside(key).map_err(match pod {
+        Some(_) => Error::Forget,
+        None => Error::Unfinished,
+    })?;
     log::warn!("{key}: the unreadable record is kept as {aside:?}");
     lock.discard();
     Ok(())

@@ -14,6 +14,7 @@ mod asking;
 mod bare;
 mod beside;
 mod called_twice;
+mod carriers;
 mod cdi_entries;
 mod choosing;
 mod claims;

@@ -7,11 +7,11 @@ use crate::{
     node::{Node, Pod, host_change, mac},
 };
 use attachments::given_up;
-use fake_kernel::{Nic, Verdict};
+use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Kernel as _, Link, LinkChange, Neighbour, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Link, LinkChange, Neighbour, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
-use std::{fs, net::IpAddr, time::Duration};
+use std::{fs, net::IpAddr};
 
 /// An IPAM plugin that assigns the next address if another machine has the present one: `70`, then `71`… DEL fails
 /// while the file `next.refuses` exists.
@@ -30,8 +30,8 @@ exit 0
 "#;
 
 /// A node with bonds and the IPAM plugin [`SCRIPT`].
-struct Network {
-    node: Node,
+pub(crate) struct Network {
+    pub(crate) node: Node,
 }
 
 impl Network {
@@ -39,7 +39,7 @@ impl Network {
         Self::on(Node::with(bonds(rails)), rails)
     }
 
-    fn on(node: Node, rails: u8) -> Self {
+    pub(crate) fn on(node: Node, rails: u8) -> Self {
         install(&node, "next", SCRIPT);
         for rail in 0..rails {
             let ips = json!([
@@ -53,7 +53,7 @@ impl Network {
         Self { node }
     }
 
-    fn config(&self, fields: Value) -> Value {
+    pub(crate) fn config(&self, fields: Value) -> Value {
         let mut config = self.node.config(json!({
             "devices": [{ "netdev": "bond*" }],
             "ipam": { "type": "next" },
@@ -83,7 +83,7 @@ impl Network {
     }
 
     /// Returns the probes of each round, such as `rdma0 10.0.0.70`.
-    fn probed(&self) -> Vec<Vec<String>> {
+    pub(crate) fn probed(&self) -> Vec<Vec<String>> {
         let probed = self.node.kernel.with(|world| world.probed.clone());
         let line = |(link, ip): &(_, IpAddr)| format!("{link} {ip}");
         let rounds = probed.iter();
@@ -93,7 +93,7 @@ impl Network {
     }
 }
 
-fn ip(text: &str) -> IpAddr {
+pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
@@ -104,7 +104,7 @@ fn link_of(node: &Node, pod: &Pod, link: &str) -> Link {
 }
 
 /// Returns the addresses of `link` in the pod that are not link-local.
-fn given(node: &Node, pod: &Pod, link: &str) -> Vec<String> {
+pub(crate) fn given(node: &Node, pod: &Pod, link: &str) -> Vec<String> {
     let addresses = link_of(node, pod, link).addresses.into_iter();
     let given = addresses.filter(|address| !address.is_link_local());
     given.map(|address| address.ip.to_string()).collect()
@@ -334,88 +334,6 @@ fn nobody_is_probed_where_that_is_off_or_no_address_is_given() {
     let pod = moved.node.pod("a");
     moved.node.add(&pod, &moved.node.two_rails()).must_succeed();
     assert_eq!(moved.probed(), [[""; 0]; 0]);
-}
-
-/// Runs ADD for a moved NIC that is up on the host or not, and whose carrier returns after `pauses` in the pod, if at
-/// all. Another machine has the first address. Returns the rail's addresses, and the time that ADD took.
-fn moved(is_up: bool, pauses: Option<usize>, probe: &str) -> (Vec<String>, Duration) {
-    let mut world = bonds(1);
-    world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
-    let up = host_change("eth9", LinkChange::Up(is_up));
-    world.execute(&up, None).unwrap();
-    world.rdma_mode = Some(RdmaMode::Exclusive);
-    let network = Network::on(Node::with(world), 1);
-    let node = &network.node;
-    let pod = node.pod("a");
-    let netns = node.netns(&pod);
-    node.kernel
-        .with(|world| world.duplicates.push(ip("10.0.0.70")));
-    node.kernel.intercept(move |world, step| {
-        let is_up = matches!(
-            step.op,
-            Op::Link {
-                at: NetnsSide::Pod,
-                change: LinkChange::Up(true),
-                ..
-            }
-        );
-        if is_up {
-            world.cable(Some(netns), "rdma0", false).unwrap();
-        }
-        Verdict::Proceed
-    });
-    let mut paused = 0;
-    node.kernel.manage(move |world| {
-        paused += 1;
-        if Some(paused) == pauses {
-            world.cable(Some(netns), "rdma0", true).unwrap();
-        }
-    });
-    let devices = json!([{ "netdev": "eth9" }]);
-    let config = network.config(json!({ "devices": devices, "probe": probe }));
-    let start = node.kernel.now();
-    node.add(&pod, &config).must_succeed();
-    (given(node, &pod, "rdma0"), node.kernel.now() - start)
-}
-
-/// After a move a driver reports the carrier later than the kernel reports the netdev up: mlx5 after an event of its
-/// firmware, iavf after an answer of the PF's driver.
-#[test]
-fn a_moved_netdev_is_probed_when_its_carrier_has_come() {
-    for is_up in [true, false] {
-        let (addresses, _) = moved(is_up, Some(40), "on");
-        assert_eq!(addresses, ["10.0.0.71", "fd00::71"], "{is_up}");
-    }
-    // ADD also waits before it announces an address without a probe
-    let (addresses, time) = moved(true, Some(40), "off");
-    assert_eq!(addresses, ["10.0.0.70", "fd00::70"]);
-    assert!(time >= Duration::from_millis(400), "{time:?}");
-}
-
-#[test]
-fn a_carrier_that_does_not_come_is_not_awaited_long() {
-    let (addresses, time) = moved(true, None, "on");
-    assert_eq!(addresses, ["10.0.0.70", "fd00::70"]);
-    let limits = Duration::from_secs(5)..Duration::from_secs(6);
-    assert!(limits.contains(&time), "{time:?}");
-}
-
-#[test]
-fn without_a_carrier_the_pod_starts() {
-    let mut world = bonds(1);
-    world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
-    let up = host_change("eth9", LinkChange::Up(true));
-    world.execute(&up, None).unwrap();
-    world.cable(None, "eth9", false).unwrap();
-    let network = Network::on(Node::with(world), 1);
-    let node = &network.node;
-    node.kernel
-        .with(|world| world.duplicates.push(ip("10.0.0.70")));
-    let pod = node.pod("a");
-    let config = network.config(json!({ "devices": [{ "netdev": "eth9" }] }));
-    node.add(&pod, &config).must_succeed();
-    assert_eq!(network.probed(), [[""; 0]]);
-    assert_eq!(given(node, &pod, "rdma0"), ["10.0.0.70", "fd00::70"]);
 }
 
 /// The parent does not receive its children's frames, so a child's probe does not reach the parent.

@@ -53,21 +53,28 @@ fn gc_leaves_a_corrupt_record_to_its_del() {
     assert_eq!(node.records(), ["a@eth0.corrupt"]);
 }
 
-/// DEL has restored the device before it renames the record.
+/// DEL renames the record after it has restored the device. In an ended pod it finds no device.
 #[test]
 fn a_corrupt_record_that_cannot_be_renamed_is_no_sign_that_nothing_was_changed() {
-    let (node, pod, _) = attached(|_| "{".to_owned());
-    let aside = node.record_of(&pod).with_extension("corrupt");
-    fs::create_dir_all(aside.join("in the way")).unwrap();
-    let message = node.del(&pod, &node.one_rail()).must_fail(105);
-    assert!(!message.contains("nothing was changed"), "{message}");
-    assert!(
-        message.contains("back on the host, but cannot rename"),
-        "{message}"
-    );
-    fs::remove_dir_all(aside).unwrap();
-    node.del(&pod, &node.one_rail()).must_succeed();
-    assert_eq!(node.records(), ["a@eth0.corrupt"]);
+    for (has_ended, code, result) in [
+        (false, 105, "everything is back on the host"),
+        (true, 107, "the restore is incomplete"),
+    ] {
+        let (node, pod, _) = attached(|_| "{".to_owned());
+        if has_ended {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        let aside = node.record_of(&pod).with_extension("corrupt");
+        fs::create_dir_all(aside.join("in the way")).unwrap();
+        let message = node.del(&pod, &node.one_rail()).must_fail(code);
+        for words in [result, "cannot rename"] {
+            assert!(message.contains(words), "{message}");
+        }
+        assert!(!message.contains("nothing was changed"), "{message}");
+        fs::remove_dir_all(aside).unwrap();
+        node.del(&pod, &node.one_rail()).must_succeed();
+        assert_eq!(node.records(), ["a@eth0.corrupt"]);
+    }
 }
 
 #[test]
