@@ -6,7 +6,7 @@
 //! lack a plugin of the network, the runtime probably uses other directories. The runtime would then not find our
 //! plugin, and every pod of the node would fail.
 
-use crate::{IPAM, TYPE, TYPES};
+use crate::{IPAM, TYPES};
 use serde_json::Value;
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -54,11 +54,10 @@ pub fn names_ours(text: &str) -> bool {
     types.contains(IPAM) || TYPES.iter().any(|it| types.contains(*it))
 }
 
-/// Returns true if `text`, a list or a single configuration, names a program that `install` writes. `install` does not
-/// write the program of the type `rdma`, which is another project's or a copy of `rdma-cni`.
-pub fn names_installed(text: &str) -> bool {
+/// Returns true if `text`, a list or a single configuration, names one of the programs `names`.
+pub fn names_one_of(text: &str, names: &[&str]) -> bool {
     let types = all(text);
-    [TYPE, IPAM].iter().any(|it| types.contains(*it))
+    names.iter().any(|it| types.contains(*it))
 }
 
 fn all(text: &str) -> BTreeSet<String> {

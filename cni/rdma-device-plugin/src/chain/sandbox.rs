@@ -75,10 +75,10 @@ impl Cached {
         })
     }
 
-    /// Returns true if the list names one of the installed plugins.
-    fn names_installed(&self) -> bool {
+    /// Returns true if the list names one of the programs `names`.
+    fn names_one_of(&self, names: &[&str]) -> bool {
         let list = BASE64_STANDARD.decode(&self.config).unwrap_or_default();
-        str::from_utf8(&list).is_ok_and(programs::names_installed)
+        str::from_utf8(&list).is_ok_and(|list| programs::names_one_of(list, names))
     }
 
     /// Returns true if the sandbox may be alive: its namespace exists, its path is unknown, or the path's directory is
@@ -94,8 +94,8 @@ impl Cached {
     }
 }
 
-/// Returns the pods, or container ids of unknown pods, whose list in libcni's cache `cache` names one of the installed
-/// plugins, and whose sandboxes may be alive. At DEL, CRI-O calls the plugins of the list in the runtime's cache
+/// Returns the pods, or container ids of unknown pods, whose list in libcni's cache `cache` names one of the programs
+/// `names`, and whose sandboxes may be alive. At DEL, CRI-O calls the plugins of the list in the runtime's cache
 /// (ocicni's `loadNetworkFromCache`). Multus calls the plugins of its delegates at ADD (`CmdDel`,
 /// `pkg/multus/multus.go`), whose lists are in Multus' own cache. Skips files that are not libcni's: for such a file
 /// CRI-O uses the present list.
@@ -104,7 +104,7 @@ impl Cached {
 ///
 /// # Errors
 /// The directory or a file of libcni cannot be read.
-pub fn with_installed_plugins(cache: &Path) -> Result<BTreeSet<String>, FileError> {
+pub fn of_cached_lists(cache: &Path, names: &[&str]) -> Result<BTreeSet<String>, FileError> {
     use io::ErrorKind::{InvalidData, NotFound};
     let mut pods = BTreeSet::new();
     for file in fs::read_dir(cache).map_err(failed("read", cache))? {
@@ -118,7 +118,7 @@ pub fn with_installed_plugins(cache: &Path) -> Result<BTreeSet<String>, FileErro
         let cached = serde_json::from_slice::<Cached>(&text);
         let cached = cached
             .ok()
-            .filter(|it| it.names_installed() && it.may_live());
+            .filter(|it| it.names_one_of(names) && it.may_live());
         pods.extend(cached.map(|it| match it.pod() {
             Some(pod) => pod.to_string(),
             None => it.container_id,

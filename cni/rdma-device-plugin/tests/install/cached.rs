@@ -7,7 +7,7 @@
 //! `rdma-cni`, with the namespace's path and the arguments of CRI-O. Multus' thin plugin wrote the third file, for the
 //! same list as its delegate, with the arguments of containerd.
 
-use crate::{FLANNEL, Node, refused, said};
+use crate::{FLANNEL, Node, plugin, refused, said};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use integration::Netns;
 use rdma_resources::{
@@ -248,13 +248,32 @@ fn a_cache_that_is_not_mounted_proves_nothing() {
     }
 }
 
-/// The container has a mount of the directory above Multus' directory.
+/// The container has mounts of the state directory and of the directory above the cache.
 #[test]
-fn a_node_without_multus_has_no_directory_of_multus() {
-    let node = installed("containerd");
-    fs::remove_dir(node.path("multus")).expect("removed");
-    said(&node.uninstall_with_mount("", &node.path("")));
-    has_binaries(&node, false);
+fn a_node_without_the_directory_of_a_cache_has_no_such_pods() {
+    for (runtime, directory) in [("crio", "results"), ("containerd", "multus")] {
+        let node = installed(runtime);
+        fs::remove_dir(node.path(directory)).expect("removed");
+        let mounts = ["", "state"].map(|below| (below, node.path(below)));
+        let mounts = mounts.each_ref().map(|(below, onto)| (*below, &**onto));
+        said(&node.uninstall_with_mounts(&mounts));
+        has_binaries(&node, false);
+    }
+}
+
+/// An operator copied the same plugins to the node before `install`, or copied others, which `uninstall` restores.
+#[test]
+fn pods_that_keep_their_plugins_are_not_awaited() {
+    let netns = Netns::new("cached");
+    for text in [plugin("rdma-cni", "1"), "#!/bin/sh\n".to_owned()] {
+        let node = Node::with_list(FLANNEL);
+        node.program("rdma-cni", &text);
+        node.install();
+        MULTUS.add(&node, netns.path());
+        node.uninstall();
+        assert_eq!(node.read("opt/cni/bin/rdma-cni"), text);
+        assert!(!node.path("state/install.json").exists());
+    }
 }
 
 #[test]
@@ -310,7 +329,7 @@ fn limit_a_pod(node: &Node) {
 
 /// Runs `uninstall` with the node's cgroups.
 fn uninstall_with_cgroups(node: &Node) -> Output {
-    node.uninstall_with_mount("cgroup", Path::new(CGROUPS))
+    node.uninstall_with_mounts(&[("cgroup", Path::new(CGROUPS))])
 }
 
 #[test]

@@ -177,16 +177,19 @@ impl Node {
 
     /// Runs `uninstall` in a mount namespace in which only the state directory is mounted, as in a container.
     fn uninstall_in_container(&self) -> Output {
-        self.uninstall_with_mount("state", &self.path("state"))
+        self.uninstall_with_mounts(&[("state", &self.path("state"))])
     }
 
-    /// Runs `uninstall` in a mount namespace in which the directory `below` is mounted at `onto`.
-    fn uninstall_with_mount(&self, below: &str, onto: &Path) -> Output {
+    /// Runs `uninstall` in a mount namespace in which each directory of the node is mounted at a path.
+    fn uninstall_with_mounts(&self, mounts: &[(&str, &Path)]) -> Output {
         let program = self.command("uninstall", &[]);
-        let script = "mount --bind \"$0\" \"$1\" && shift && exec \"$@\"";
+        let script = "while [ \"$1\" != -- ]; do mount --bind \"$1\" \"$2\" && shift 2 || exit 9; done; shift; exec \"$@\"";
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script]);
-        command.args([&self.path(below), onto]);
+        command.args(["--mount", "sh", "-c", script, "sh"]);
+        for (below, onto) in mounts {
+            command.args([&self.path(below), *onto]);
+        }
+        command.arg("--");
         command.arg(program.get_program()).args(program.get_args());
         command.output().expect("unshare")
     }
