@@ -280,6 +280,10 @@ fn the_verification_is_of_two_pods_that_find_each_other() {
     assert_eq!(one.spec, two.spec);
     for pod in [one, two] {
         assert!(is_one_on_each_node(pod));
+        // without a key, the scheduler may choose a node that is cordoned or not ready
+        let tolerations = spec(pod).tolerations.iter().flatten();
+        let keys: Vec<_> = tolerations.map(|it| it.key.as_deref()).collect();
+        assert_eq!(keys, [Some("nvidia.com/gpu")]);
         let labels = serde_json::to_value(&pod.metadata.labels).expect("JSON");
         assert_eq!(service["spec"]["selector"], labels);
         assert_eq!(spec(pod).restart_policy.as_deref(), Some("Never"));
