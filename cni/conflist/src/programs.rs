@@ -50,8 +50,7 @@ pub fn named(text: &str) -> BTreeSet<String> {
 
 /// Returns true if `text`, a list or a single configuration, names one of our plugins, `rdma-ipam` included.
 pub fn names_ours(text: &str) -> bool {
-    let types = all(text);
-    types.contains(IPAM) || TYPES.iter().any(|it| types.contains(*it))
+    names_one_of(text, &[&TYPES[..], &[IPAM]].concat())
 }
 
 /// Returns true if `text`, a list or a single configuration, names one of the programs `names`.
