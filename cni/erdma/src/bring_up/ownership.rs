@@ -39,7 +39,7 @@ pub fn foreign_config(
     let is_given =
         |it: &Address, given: &Given| it.same_as(&given.address) && it.flags == given.address.flags;
     let has_ours = |given| link.addresses.iter().any(|it| is_given(it, given));
-    let is_incomplete = |it: &Record| !it.superseded.is_empty() || !it.lost.is_empty();
+    let is_incomplete = |it: &Record| it.changes_address() || !it.lost.is_empty();
     if given.is_some_and(has_ours) || record.is_some_and(is_incomplete) {
         return None;
     }

@@ -164,13 +164,17 @@ impl Record {
         self
     }
 
-    /// Returns what `link` has lost. Returns nothing while `link` has an earlier address of the daemon: the kernel has
-    /// deleted nothing yet, and what is missing was removed by its program.
+    /// Returns true if a change of the NIC's address is incomplete.
+    pub(super) fn changes_address(&self) -> bool {
+        let mut superseded = self.superseded.iter();
+        superseded.any(|it| !it.address.same_as(&self.given.address))
+    }
+
+    /// Returns what `link` has lost. Returns nothing during a change of the address while `link` has all earlier addresses
+    /// of the daemon: the kernel has deleted nothing yet, and what is missing was removed by its program.
     pub(super) fn lost_by(&self, link: &Link) -> &[LinkChange] {
-        let mut earlier = self.superseded.iter().map(|it| &it.address);
-        let is_there =
-            |it: &Address| !it.same_as(&self.given.address) && link.address(it).is_some();
-        match earlier.any(is_there) {
+        let is_there = |it: &Given| link.address(&it.address).is_some();
+        match self.changes_address() && self.superseded.iter().all(is_there) {
             true => &[],
             false => &self.lost,
         }

@@ -72,10 +72,14 @@ fn must_be_released(node: &Node, before: &fake_kernel::Snapshot, what: &str) {
 }
 
 /// Returns a configuration with another address of the first NIC, in the same network.
-fn moved() -> conf::BringUp {
+fn moved_to(address: &str) -> conf::BringUp {
     let mut conf = by_hand();
-    conf.addresses[0].address = "10.0.0.8/24".parse().expect("an address");
+    conf.addresses[0].address = address.parse().expect("an address");
     conf
+}
+
+fn moved() -> conf::BringUp {
+    moved_to("10.0.0.8/24")
 }
 
 fn route(to: [u8; 4], table: u32) -> Route {
@@ -160,20 +164,26 @@ fn beside_another() -> Node {
 
 #[test]
 fn configuration_of_others_outlasts_a_killed_change_of_the_address() {
-    let starts: [fn() -> Node; 4] = [
-        brought_up,
-        beside_another,
-        || shared(false),
-        || shared(true),
+    let starts: [(fn() -> Node, bool); 4] = [
+        (brought_up, true),
+        (beside_another, false),
+        (|| shared(false), true),
+        (|| shared(true), false),
     ];
-    for start in starts {
+    // the next start can have another configuration. The first address comes after an address of another program then
+    let ends = [moved(), moved_to("10.0.0.9/24"), by_hand()];
+    let cases = starts.iter().flat_map(|(start, keeps_order)| {
+        let count = if *keeps_order { 3 } else { 2 };
+        ends[..count].iter().map(move |end| (start, end))
+    });
+    for (start, end) in cases {
         let node = start();
-        changes(&node.settle(moved()));
+        changes(&node.settle(end.clone()));
         let wanted = node.snapshot();
         let kills = sweep_from(start, Some(moved()), |node, what| {
-            changes(&node.settle(moved()));
+            changes(&node.settle(end.clone()));
             node.must_be(&wanted, what);
-            assert_eq!(changes(&node.settle(moved())), [0, 0], "{what}");
+            assert_eq!(changes(&node.settle(end.clone())), [0, 0], "{what}");
         });
         assert!(kills >= 10, "{kills}");
     }
