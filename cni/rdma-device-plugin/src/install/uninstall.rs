@@ -151,9 +151,8 @@ fn reason_to_stay(chain: &Chain, record: &Record, it: &Uninstall) -> Result<Opti
             named.join(", ")
         )));
     }
-    // `uninstall` leaves the binaries of another installation, and restores the binaries that `install` replaced
-    let binaries = record.binaries.iter().filter(|(_, it)| !it.replaced);
-    let removed: Vec<_> = binaries.map(|(name, _)| name.as_str()).collect();
+    // `uninstall` leaves the binaries of another installation
+    let installed: Vec<_> = record.binaries.keys().map(String::as_str).collect();
     let (libcni, multus) = (&it.cni_cache_dir, &it.multus_dir);
     let crio = ("CRI-O", libcni, libcni.clone(), "--cni-cache-dir");
     let multus = ("Multus", multus, multus.join("results"), "--multus-dir");
@@ -161,7 +160,7 @@ fn reason_to_stay(chain: &Chain, record: &Record, it: &Uninstall) -> Result<Opti
     for (caller, dir, cache, flag) in crio.into_iter().chain([multus]) {
         // the node has no `dir` if this process sees the directory above it
         let is_hidden = || !dir.exists() && !dir.parent().is_some_and(is_mounted);
-        let pods = match sandbox::of_cached_lists(&cache, &removed) {
+        let pods = match sandbox::of_cached_lists(&cache, &installed) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Err(_) if is_mounted(&it.state_dir) && is_hidden() => bail!(
                 "{TYPE} is out of the chain, and the binaries stay: {dir:?} is not mounted here, so uninstall cannot \
