@@ -2,10 +2,13 @@
 //! Executes the plans that move an attachment's rails into the pod or back to the host. Only this module moves devices.
 
 mod busy;
+mod outcome;
 mod rebound;
 mod restore;
+mod round;
 
-pub use restore::{GivenUp, Incomplete, Restored, restore};
+pub use outcome::{GivenUp, Incomplete, Restored};
+pub use restore::restore;
 
 use crate::open_connections;
 use attachments::{Attachment, DesiredLink};

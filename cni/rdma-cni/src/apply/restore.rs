@@ -2,136 +2,32 @@
 //! Restores rails to the host. If one rail or attribute fails, the restore continues with the other rails and
 //! attributes.
 
-use super::{ROUNDS, Tries, busy, busy::PAUSE, rebound};
+use super::{
+    ROUNDS, Tries,
+    busy::PAUSE,
+    outcome::{GivenUp, Incomplete, Restored},
+    rebound,
+    round::{self, Refusal, RoundResult},
+};
 use crate::open_connections;
-use attachments::{Attachment, Attribute, Spared, Stage, given_up::Lack, store::StoreError};
-use nix::libc;
+use attachments::{Attachment, Attribute, Spared, Stage, store::StoreError};
 use plan::{self, Obstacle, Others, RailPlan};
 use rdma_netns::{
-    Kernel, LinkChange, Observed, Op, OpError,
+    Kernel, Observed, Op,
     device_settings::{FLOW_RULES, UNREADABLE},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time limit for repeated tries, from the start of the restore, or from its last move or bind. The restore repeats its
 /// tries while another program, such as a network manager, changes the netdev, while memory is short, or while a driver
 /// is busy.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The reasons why an attachment is not restored, one sentence for each.
-#[derive(Debug, Default, thiserror::Error)]
-#[error("{}", left.join("; "))]
-pub struct Incomplete {
-    /// The reasons, as sentences.
-    pub left: Vec<String>,
-    /// True if a later try may succeed: the kernel returns the devices of a dying namespace with a delay, or a driver
-    /// makes a missing netdev again.
-    pub awaited: bool,
-    /// True if the pod has more netdevs than one verb may remove under the node's lock. The next verb removes more.
-    pub continues: bool,
-    /// Indexes of the pod's netdevs that may belong to the host, and that the error message names.
-    pub named: Vec<u32>,
-    /// The restored rails. A restored rail may lack attributes that the restore gave up. `None`: no rail becomes free
-    /// for other pods.
-    pub restored: Option<Box<Restored>>,
-}
-
-/// Makes an error with these reasons, after which the verb does not wait and try again.
-impl From<Vec<String>> for Incomplete {
-    fn from(left: Vec<String>) -> Self {
-        Self {
-            left,
-            ..Self::default()
-        }
-    }
-}
-
-impl Incomplete {
-    /// Makes an error with one reason, after which the verb does not wait and try again.
-    pub fn of(reason: impl ToString) -> Self {
-        vec![reason.to_string()].into()
-    }
-
-    /// Returns the indexes of the restored rails.
-    pub fn home(&self) -> &[usize] {
-        self.restored.as_ref().map_or(&[], |it| &it.rails)
-    }
-
-    /// Returns true if nothing failed, and the restore only left netdevs that the next DEL, GC or ADD removes.
-    pub fn only_continues(&self) -> bool {
-        self.continues && self.left.len() == 1
-    }
-
-    /// Combines the reasons of two results.
-    pub fn and(mut self, other: Self) -> Self {
-        self.left.extend(other.left);
-        self.awaited |= other.awaited;
-        self.continues |= other.continues;
-        self.named.extend(other.named);
-        self.restored = self.restored.or(other.restored);
-        self
-    }
-}
-
-/// Rails that are restored.
-#[derive(Debug)]
-pub struct Restored {
-    /// Indexes of the rails.
-    pub rails: Vec<usize>,
-    /// The observed state after the restore.
-    pub observed: Observed,
-    /// Attributes that this try gave up.
-    pub given_up: Vec<GivenUp>,
-    /// Attributes that the netdevs lack, from [`given_up::note`](crate::given_up::note).
-    pub lacks: Vec<Lack>,
-    /// True if a network manager may remove restored addresses.
-    pub has_to_outlast: bool,
-}
-
-impl Restored {
-    fn new(rails: Vec<usize>, observed: Observed, given_up: Vec<GivenUp>) -> Self {
-        Self {
-            rails,
-            observed,
-            given_up,
-            lacks: vec![],
-            has_to_outlast: false,
-        }
-    }
-}
-
-/// An attribute that the restore could not restore.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenUp {
-    /// Index of the rail, from 0.
-    pub rail: usize,
-    /// The attribute.
-    pub attribute: Attribute,
-    /// The reason, as a sentence that names the refused change.
-    pub why: String,
-}
-
 /// Reason that a verb reports when it leaves netdevs for the next verb to remove.
 const CONTINUES: &str = "the removal of the netdevs that the pod made on its rails continues with the next DEL, GC or ADD";
 
 /// Number of repetitions of the same plan, with refusals or binds, after which the restore expects no further change.
-const SAME_ROUNDS: usize = 2;
-
-/// Errors that a temporary state of the machine causes, and not the request.
-const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
-
-/// Returns a sentence about the kernel's refusal, and true if a later try may succeed.
-fn refusal_of(error: OpError) -> (String, bool) {
-    let is_passing = busy::is_busy(&error) || error.errno().is_some_and(|it| PASSING.contains(&it));
-    (error.to_string(), is_passing)
-}
-
-struct Refusal {
-    rail: usize,
-    op: Op,
-    why: String,
-    is_passing: bool,
-}
+const MAX_REPETITIONS: usize = 2;
 
 /// Restores all rails of `attachment` to the host. A rail must get back its namespace, its name and its RDMA device.
 /// Every round tries the other attributes again. The restore gives up an attribute if the kernel still refuses it when
@@ -147,137 +43,212 @@ pub fn restore<K: Kernel>(
     others: &dyn Fn() -> Result<Others, StoreError>,
     record: &dyn Fn(&[Spared]) -> Result<(), StoreError>,
 ) -> Result<Restored, Incomplete> {
-    let mut deadline = kernel.now() + SETTLING;
+    let mut restore = Restore::new(kernel, pod, attachment, tries);
     let functions = attachment.vfs();
-    let mut known: Option<Others> = None;
-    let mut given_up: Vec<GivenUp> = vec![];
-    // attributes that plans leave out, because no observation shows them: missing netdevs, and settings that drivers
-    // accepted and do not report
-    let rails = 0..attachment.rails.len();
-    let netdevs = rails.filter(|_| tries == Tries::Last);
-    let mut set: Vec<(usize, Attribute)> = netdevs.map(|it| (it, Attribute::Netdev)).collect();
-    let mut refused: Vec<Refusal> = vec![];
-    // plans of the last round
-    let mut last: Option<Vec<RailPlan>> = None;
-    let mut same = 0;
-    let mut round = 0;
     loop {
         let mut observed = match kernel.observe_vfs(pod, &functions) {
             Ok(observed) => observed,
-            Err(error) if round >= ROUNDS => return Err(Incomplete::of(error)),
+            Err(error) if restore.round >= ROUNDS => return Err(Incomplete::of(error)),
             Err(error) => {
                 log::warn!("{}: {error}; observing again", attachment.key);
-                round += 1;
+                restore.round += 1;
                 continue;
             }
         };
         observe_device_settings(kernel, attachment, &mut observed);
-        let left_out = given_up.iter().map(|it| (it.rail, it.attribute.clone()));
-        let left_out: Vec<_> = left_out.chain(set.iter().cloned()).collect();
-        let plan = |others: &Others| plan::detach_beside(attachment, others, &observed, &left_out);
-        let mut plans = plan(known.as_ref().unwrap_or(&Others::default()));
-        if known.is_none() && Others::are_needed(&plans, attachment, &observed) {
-            let others = others().map_err(Incomplete::of)?;
-            plans = plan(known.insert(others));
-        }
-        let plans = plans.into_iter().map(|plan| {
-            let ops = plan?;
-            open_connections::check(kernel, pod, &ops).map(|()| ops)
-        });
-        let mut plans: Vec<RailPlan> = plans.collect();
+        let mut plans = restore.plan(&observed, others)?;
         let continues = plan::limit_to_batch(&mut plans);
-        if plans
-            .iter()
-            .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
-        {
-            log_given_up(attachment, &given_up);
-            let others = known.unwrap_or_default();
-            for sentence in plan::left_in_pod(attachment, &others, &observed) {
-                log::warn!("{sentence}");
-            }
-            for gone in plan::gone(attachment, &observed) {
-                let why = gone.why(observed.pod.is_some());
-                log::warn!("{why}");
-                let is_virtual = gone.host_link.parent.is_none();
-                // the driver or the pod can make the netdev again, without its host state
-                if gone.has_driver || is_virtual && observed.pod.is_some() {
-                    given_up.push(GivenUp {
-                        rail: gone.index,
-                        attribute: Attribute::Netdev,
-                        why,
-                    });
-                }
-            }
-            let rails = (0..attachment.rails.len()).collect();
-            return Ok(Restored::new(rails, observed, given_up));
+        if plans.iter().all(|it| it.as_ref().is_ok_and(Vec::is_empty)) {
+            return Ok(restore.finish(observed));
         }
-        // all plans are empty or have an obstacle, which further rounds do not remove
-        let nothing_to_do = plans
-            .iter()
-            .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
-        // firmware may keep the pod's GUIDs after every bind of the driver, so a round of binds alone is no progress
-        let rebinds = plans.iter().flatten().flatten().any(rebound::is_rebound);
-        let is_same = last.as_ref() == Some(&plans) && (rebinds || !refused.is_empty());
-        same = if is_same { same + 1 } else { 0 };
-        let may_pass = refused.iter().any(|refusal| refusal.is_passing);
-        let is_settled = same >= SAME_ROUNDS && !may_pass || kernel.now() >= deadline;
-        if nothing_to_do || round >= ROUNDS && last.is_some() && is_settled {
-            let more = dispensable(&plans, &refused, tries);
-            if more.is_empty() {
-                let others = known.unwrap_or_default();
-                let home = plan::home(attachment, &others, &observed, &left_out);
-                given_up.retain(|it| home.contains(&it.rail));
-                log_given_up(attachment, &given_up);
-                let restored = Restored::new(home, observed, given_up);
-                return Err(Incomplete {
-                    restored: Some(Box::new(restored)),
-                    ..incomplete(plans, refused)
-                });
+        if restore.is_settled(&plans) {
+            let dispensable = dispensable(&plans, &restore.refused, tries);
+            if dispensable.is_empty() {
+                return Err(restore.stop(plans, observed));
             }
-            given_up.extend(more);
-            refused.clear();
-            (last, same) = (None, 0);
+            restore.give_up(dispensable);
             continue;
         }
-        if round >= ROUNDS && last.is_some() {
+        if restore.may_end() {
             kernel.pause(PAUSE);
         }
         log_uppers(attachment, &plans);
         let spared = plan::to_spare(&plans, &observed);
-        let unrecorded = match spared.is_empty() {
-            true => None,
-            false => record(&spared).err(),
+        let recorded = match spared.is_empty() {
+            true => Ok(()),
+            false => record(&spared),
         };
-        let spared = match &unrecorded {
-            None => Ok(&*spared),
-            Some(error) => Err(error),
-        };
-        let round_made = make(kernel, pod, (&plans, spared), &observed);
-        refused = round_made.refused;
+        let spared = recorded.as_ref().map(|()| &*spared);
+        let result = round::run(kernel, pod, (&plans, spared), &observed);
         if continues {
             // only the refusals of this batch count, because the next verb continues the removal
-            let mut incomplete = incomplete(vec![], refused);
+            let mut incomplete = incomplete(vec![], result.refused);
             incomplete.left.push(CONTINUES.to_owned());
             return Err(Incomplete {
                 continues,
                 ..incomplete
             });
         }
-        set.extend(round_made.set);
+        restore.end_round(plans, result);
+    }
+}
+
+/// A restore between two rounds. Each round observes, plans and executes.
+struct Restore<'a, K: Kernel> {
+    kernel: &'a K,
+    pod: Option<&'a K::Pod>,
+    attachment: &'a Attachment,
+    /// The other attachments, after a plan depended on them.
+    others: Option<Others>,
+    /// Number of ended rounds.
+    round: usize,
+    /// Time after which the restore does not expect that a refusal passes.
+    deadline: Instant,
+    given_up: Vec<GivenUp>,
+    /// Attributes, with the indexes of their rails, that plans leave out because no observation shows them: missing
+    /// netdevs, and settings that drivers accepted and do not report.
+    unobservable: Vec<(usize, Attribute)>,
+    /// Refusals of the last round.
+    refused: Vec<Refusal>,
+    /// Plans of the last round. `None` before the first round, and after an attribute was given up.
+    last: Option<Vec<RailPlan>>,
+    /// Number of repetitions of `last`, with refusals or binds.
+    repetitions: usize,
+}
+
+impl<'a, K: Kernel> Restore<'a, K> {
+    fn new(
+        kernel: &'a K,
+        pod: Option<&'a K::Pod>,
+        attachment: &'a Attachment,
+        tries: Tries,
+    ) -> Self {
+        let rails = 0..attachment.rails.len();
+        let netdevs = rails.filter(|_| tries == Tries::Last);
+        Self {
+            kernel,
+            pod,
+            attachment,
+            others: None,
+            round: 0,
+            deadline: kernel.now() + SETTLING,
+            given_up: vec![],
+            unobservable: netdevs.map(|it| (it, Attribute::Netdev)).collect(),
+            refused: vec![],
+            last: None,
+            repetitions: 0,
+        }
+    }
+
+    /// Returns the attributes that plans leave out, with the indexes of their rails.
+    fn left_out(&self) -> Vec<(usize, Attribute)> {
+        let given_up = self.given_up.iter();
+        let given_up = given_up.map(|it| (it.rail, it.attribute.clone()));
+        given_up.chain(self.unobservable.iter().cloned()).collect()
+    }
+
+    /// Plans the next round, one plan for each rail. Calls `others` at most once in a restore.
+    fn plan(
+        &mut self,
+        observed: &Observed,
+        others: &dyn Fn() -> Result<Others, StoreError>,
+    ) -> Result<Vec<RailPlan>, Incomplete> {
+        let left_out = self.left_out();
+        let plan =
+            |others: &Others| plan::detach_beside(self.attachment, others, observed, &left_out);
+        let mut plans = plan(self.others.as_ref().unwrap_or(&Others::default()));
+        if self.others.is_none() && Others::are_needed(&plans, self.attachment, observed) {
+            plans = plan(self.others.insert(others().map_err(Incomplete::of)?));
+        }
+        let plans = plans.into_iter().map(|plan| {
+            let ops = plan?;
+            open_connections::check(self.kernel, self.pod, &ops).map(|()| ops)
+        });
+        Ok(plans.collect())
+    }
+
+    /// Returns true after the number of rounds that a restore can need without refusals.
+    fn may_end(&self) -> bool {
+        self.round >= ROUNDS && self.last.is_some()
+    }
+
+    /// Returns true if further rounds of `plans` change nothing: each plan is empty or has an obstacle, or the kernel
+    /// refused the same operations repeatedly, or the time limit has passed.
+    fn is_settled(&mut self, plans: &[RailPlan]) -> bool {
+        // firmware may keep the pod's GUIDs after every bind of the driver, so a round of binds alone is no progress
+        let rebinds = plans.iter().flatten().flatten().any(rebound::is_rebound);
+        let is_repeated =
+            self.last.as_deref() == Some(plans) && (rebinds || !self.refused.is_empty());
+        self.repetitions = if is_repeated { self.repetitions + 1 } else { 0 };
+        let may_pass = self.refused.iter().any(|refusal| refusal.is_passing);
+        let is_stable = self.repetitions >= MAX_REPETITIONS && !may_pass;
+        let mut plans = plans.iter();
+        plans.all(|plan| plan.as_ref().map_or(true, Vec::is_empty))
+            || self.may_end() && (is_stable || self.kernel.now() >= self.deadline)
+    }
+
+    fn give_up(&mut self, attributes: Vec<GivenUp>) {
+        self.given_up.extend(attributes);
+        self.refused.clear();
+        (self.last, self.repetitions) = (None, 0);
+    }
+
+    /// Records the result of a round in which `plans` were executed.
+    fn end_round(&mut self, plans: Vec<RailPlan>, result: RoundResult) {
+        self.refused = result.refused;
+        self.unobservable.extend(result.unobservable);
         let made = |kind: fn(&Op) -> bool| {
-            let is_refused = refused.iter().any(|it| kind(&it.op));
+            let is_refused = self.refused.iter().any(|it| kind(&it.op));
             !is_refused && plans.iter().flatten().flatten().any(kind)
         };
         let is_rebound = made(rebound::is_rebound);
         if is_rebound {
-            rebound::wait(kernel, attachment);
+            rebound::wait(self.kernel, self.attachment);
         }
         // a bind or a move may take long, so the time limit starts again after it
-        if is_rebound || round < ROUNDS && made(is_move) {
-            deadline = kernel.now() + SETTLING;
+        if is_rebound || self.round < ROUNDS && made(is_move) {
+            self.deadline = self.kernel.now() + SETTLING;
         }
-        last = Some(plans);
-        round += 1;
+        self.last = Some(plans);
+        self.round += 1;
+    }
+
+    /// Ends the restore after all plans were empty. Gives up netdevs that no namespace has.
+    fn finish(mut self, observed: Observed) -> Restored {
+        log_given_up(self.attachment, &self.given_up);
+        let others = self.others.unwrap_or_default();
+        for sentence in plan::left_in_pod(self.attachment, &others, &observed) {
+            log::warn!("{sentence}");
+        }
+        for gone in plan::gone(self.attachment, &observed) {
+            let why = gone.why(observed.pod.is_some());
+            log::warn!("{why}");
+            let is_virtual = gone.host_link.parent.is_none();
+            // the driver or the pod can make the netdev again, without its host state
+            if gone.has_driver || is_virtual && observed.pod.is_some() {
+                self.given_up.push(GivenUp {
+                    rail: gone.index,
+                    attribute: Attribute::Netdev,
+                    why,
+                });
+            }
+        }
+        let rails = (0..self.attachment.rails.len()).collect();
+        Restored::new(rails, observed, self.given_up)
+    }
+
+    /// Ends the restore with an error. `plans` are the plans that could not be executed.
+    fn stop(mut self, plans: Vec<RailPlan>, observed: Observed) -> Incomplete {
+        let left_out = self.left_out();
+        let others = self.others.unwrap_or_default();
+        let home = plan::home(self.attachment, &others, &observed, &left_out);
+        self.given_up.retain(|it| home.contains(&it.rail));
+        log_given_up(self.attachment, &self.given_up);
+        let restored = Restored::new(home, observed, self.given_up);
+        Incomplete {
+            restored: Some(Box::new(restored)),
+            ..incomplete(plans, self.refused)
+        }
     }
 }
 
@@ -375,99 +346,6 @@ fn dispensable(plans: &[RailPlan], refused: &[Refusal], tries: Tries) -> Vec<Giv
         true => missing,
         false => those_refused,
     }
-}
-
-/// Result of executing the plans of all rails in one round.
-#[derive(Default)]
-struct Made {
-    refused: Vec<Refusal>,
-    /// Settings that drivers accepted and do not report, each with the index of its rail.
-    set: Vec<(usize, Attribute)>,
-}
-
-/// Executes the plans of all rails. If an operation fails and later operations depend on it, the rail's plan ends.
-/// Other failed operations are skipped, so a refused alias does not keep a NIC down. An operation that would also
-/// change other netdevs of the host counts as failed. First tries to remove all children by one deletion. The netdevs
-/// in `spared` keep their default routers. If `spared` could not be recorded, operations that would drop these routers
-/// fail.
-fn make<K: Kernel>(
-    kernel: &K,
-    pod: Option<&K::Pod>,
-    (plans, spared): (&[RailPlan], Result<&[Spared], &StoreError>),
-    observed: &Observed,
-) -> Made {
-    let mut made = Made::default();
-    let together = plan::children_together(plans, observed);
-    let execute = |op: &Op| kernel.execute_as_observed(op, pod, observed);
-    let are_gone = remove_together(execute, &together);
-    for (rail, plan) in plans.iter().enumerate() {
-        for op in plan.iter().flatten() {
-            if are_gone && plan::child_removed(op).is_some() {
-                continue;
-            }
-            log::debug!("{op}");
-            let done = match (plan::drops_routers(op), spared) {
-                (true, Err(error)) => Err((error.to_string(), true)),
-                (true, Ok(spared)) => sparing(kernel, spared, op).map_err(refusal_of),
-                _ if plan::is_of_others(op, observed) => Err((
-                    format!("the operation would also change other netdevs of the host: {op}"),
-                    false,
-                )),
-                (false, _) => execute(op).map_err(refusal_of),
-            };
-            let Err((why, is_passing)) = done else {
-                let unreported = Attribute::of(op).filter(|_| plan::is_unreported(op, observed));
-                made.set.extend(unreported.map(|it| (rail, it)));
-                continue;
-            };
-            made.refused.push(Refusal {
-                rail,
-                op: op.clone(),
-                why,
-                is_passing,
-            });
-            let is_basis = matches!(
-                op,
-                Op::MoveRdma { .. }
-                    | Op::MoveLink { .. }
-                    | Op::Link { change: LinkChange::Rename(_), .. }
-                    | Op::Link { change: LinkChange::Up(_), .. }
-                    // a route of another plugin's interface must be removed before the rules of its table
-                    | Op::Link { change: LinkChange::RemoveRoute(_), .. }
-            );
-            if is_basis {
-                break;
-            }
-        }
-    }
-    made
-}
-
-/// Executes an operation that makes the kernel drop default routers, and protects the default routers of the netdevs in
-/// `spared`. If this function cannot restore a netdev's `accept_ra`, the next verb that reads the record restores it.
-fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpError> {
-    let change = |op: Op, consequence: &str| {
-        if let Err(error) = kernel.execute(&op, None) {
-            log::warn!("{error}; {consequence}");
-        }
-    };
-    plan::spare(spared).for_each(|op| change(op, "the netdev may lose its default routers"));
-    let done = kernel.execute(op, None);
-    plan::spare_no_more(spared).for_each(|op| change(op, "the next verb restores the value"));
-    done
-}
-
-/// Removes the children of several rails by one deletion. Returns false if `ops` is empty, or if the kernel refuses an
-/// operation. Then each rail's own plan removes its child and reports errors.
-fn remove_together(execute: impl Fn(&Op) -> Result<(), OpError>, ops: &[Op]) -> bool {
-    let made = ops.iter().try_for_each(|op| {
-        log::debug!("{op}");
-        execute(op)
-    });
-    if let Err(error) = &made {
-        log::debug!("{error}; removing the children one by one");
-    }
-    made.is_ok() && !ops.is_empty()
 }
 
 /// Returns the reasons why the restore is incomplete: obstacles and refused operations, or, if no operation was
