@@ -32,7 +32,7 @@ use std::{
 };
 
 /// Time limit for any step of a cluster in an emulated machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Beginning and end of the MAC address of the node's management NIC (`integration/lab/vm --node`).
 const MANAGEMENT: (&str, &str) = ("52:54:00:aa:", ":00");
@@ -204,11 +204,11 @@ impl<N> Cluster<N> {
     /// plane has ended.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done(self) {
             self.kubelet.assert_runs(what);
             self.plane.assert_runs(what);
-            assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+            assert!(Instant::now() < end, "not within {TIMEOUT:?}: {what}");
             // more frequent requests would slow down the emulated machine
             thread::sleep(Duration::from_secs(1));
         }

@@ -75,7 +75,7 @@ const NEVER_LOST: &str = "24h";
 const API_SERVER: &str = "kube-apiserver";
 
 /// Time limit for each wait for a state of the control plane, and for a program's end, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Makes Go collect garbage less often than by default. This saves a quarter of the CPU time until all programs are
 /// ready (2.0 s instead of 2.8 s, measured on the host), and costs a third more memory.
@@ -276,7 +276,7 @@ impl ControlPlane {
         let at = |(name, _): &(&str, Child)| *name == API_SERVER;
         let position = self.processes.iter().position(at).expect("it runs");
         let (name, mut process) = self.processes.remove(position);
-        let ended = wait::ends(&mut process, signal, PATIENCE);
+        let ended = wait::ends(&mut process, signal, TIMEOUT);
         assert!(ended, "{name} does not end by {signal}");
         self.run_api_server();
         self.until_ready();
@@ -311,10 +311,10 @@ impl ControlPlane {
     /// Waits until `done` returns true. Panics as soon as a program of the control plane ends, and at a time limit.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done(self) {
             self.assert_runs(what);
-            assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+            assert!(Instant::now() < end, "not within {TIMEOUT:?}: {what}");
             thread::sleep(Duration::from_millis(300));
         }
     }

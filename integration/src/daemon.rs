@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon as a process: its log, its resources, and its end.
 
-use crate::{Netns, plugin::built, stopwatch::Stopwatch, wait::PATIENCE};
+use crate::{Netns, plugin::built, stopwatch::Stopwatch, wait::TIMEOUT};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -87,7 +87,7 @@ impl Daemon {
         let enough = |lines: &mut Vec<String>| {
             lines.iter().filter(|line| line.contains(words)).count() < times
         };
-        let waited = self.lines.1.wait_timeout_while(lines, PATIENCE, enough);
+        let waited = self.lines.1.wait_timeout_while(lines, TIMEOUT, enough);
         let (lines, waited) = waited.expect("the lines");
         let said = lines.join("\n");
         // a panic must not poison the lock, because the reader of the log needs it
@@ -105,8 +105,8 @@ impl Daemon {
         let address = line.split("http://").nth(1).expect("an address");
         let address = address.split('/').next().expect("a host and a port");
         let mut stream = TcpStream::connect(address).expect("it listens");
-        let patience = Some(PATIENCE);
-        stream.set_read_timeout(patience).expect("a time limit");
+        let timeout = Some(TIMEOUT);
+        stream.set_read_timeout(timeout).expect("a time limit");
         write!(
             stream,
             "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
@@ -198,7 +198,7 @@ impl Daemon {
     /// Sends `signal`. Returns the daemon's exit status, and the time until it ended, as [`Stopwatch`] measures it.
     #[track_caller]
     pub fn end(mut self, signal: Signal) -> (ExitStatus, Duration) {
-        let (at, end) = (Stopwatch::start(), Instant::now() + PATIENCE);
+        let (at, end) = (Stopwatch::start(), Instant::now() + TIMEOUT);
         self.signal(signal);
         loop {
             if let Some(status) = self.child.try_wait().expect("a status") {

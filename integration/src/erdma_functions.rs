@@ -54,7 +54,7 @@ impl ErdmaFunctions {
         );
         let host = Netns::own();
         let mut said = String::new();
-        let is_set = wait::within(wait::PATIENCE, || {
+        let is_set = wait::within(wait::TIMEOUT, || {
             let mut set = Command::new("rdma");
             let set = set.args(["system", "set", "netns", mode]).output();
             let set = set.expect("rdma of iproute2");
@@ -171,7 +171,7 @@ impl Drop for ErdmaFunctions {
         for ((nic, mac), function) in NICS.into_iter().zip(macs()).zip(NIC_FUNCTIONS) {
             // a failed test can leave a NIC in an ending namespace, under its name in the pod
             let mut found = None;
-            wait::within(wait::PATIENCE, || {
+            wait::within(wait::TIMEOUT, || {
                 found = netdev_of(function);
                 found.is_some()
             });

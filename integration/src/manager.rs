@@ -151,9 +151,9 @@ impl Manager {
     #[track_caller]
     pub fn until(&self, what: &str, done: impl FnMut() -> bool) {
         assert!(
-            wait::within(wait::PATIENCE, done),
+            wait::within(wait::TIMEOUT, done),
             "not within {:?}: {what}\n{}",
-            wait::PATIENCE,
+            wait::TIMEOUT,
             self.log()
         );
     }
@@ -181,7 +181,7 @@ impl Drop for Manager {
         // the processes in the namespace end a little after `unshare`
         if let Some(pid) = inside {
             let gone = || !Path::new(&format!("/proc/{pid}")).exists();
-            wait::within(wait::PATIENCE, gone);
+            wait::within(wait::TIMEOUT, gone);
         }
     }
 }

@@ -190,7 +190,7 @@ fn serve(listener: &TcpListener, state: &Arc<Mutex<State>>) {
 }
 
 fn converse(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(wait::PATIENCE))?;
+    stream.set_read_timeout(Some(wait::TIMEOUT))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let first = lines.next().transpose()?.unwrap_or_default();
     let mut headers = BTreeMap::new();

@@ -35,7 +35,7 @@ pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 /// RDMA devices of the functions.
 pub const RDMA: [&str; 2] = ["mlx5_0", "mlx5_1"];
 /// Time limit for work of the driver in a kernel worker. Under emulation this takes several seconds.
-const PATIENCE: Duration = Duration::from_secs(160);
+const TIMEOUT: Duration = Duration::from_secs(160);
 
 /// A machine with the driver loaded. Drop unloads the driver.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Mlx5Card {
             })
         };
         let shown = || (links(&self.host), self.host.ip("-br link"));
-        assert!(wait::within(PATIENCE, is_home), "{:?}", shown());
+        assert!(wait::within(TIMEOUT, is_home), "{:?}", shown());
     }
 
     /// Sends the model an order. Returns the answer, without the end of the line.
@@ -121,7 +121,7 @@ impl Mlx5Card {
     pub fn has_state(&self, netns: &Netns, rdma: &str, state: &str) {
         let has = || (links(netns).iter()).any(|it| it["ifname"] == rdma && it["state"] == state);
         assert!(
-            wait::within(PATIENCE, has),
+            wait::within(TIMEOUT, has),
             "{rdma} {state}: {:?}\n{}",
             links(netns),
             fs::read_to_string("/proc/net/bonding/bond0").unwrap_or_default()
@@ -184,7 +184,7 @@ impl Mlx5Card {
                 let aggregate = aggregate();
                 aggregate["num_ports"] == 2 && aggregate["partner_mac"] == "52:54:00:bb:ff:ff"
             };
-            assert!(wait::within(wait::PATIENCE, has_both), "{}", aggregate());
+            assert!(wait::within(wait::TIMEOUT, has_both), "{}", aggregate());
         }
     }
 

@@ -7,7 +7,7 @@ use std::{env, fs, path::PathBuf, time::Duration};
 
 /// Time limit for a step of the other machine, which may still be booting. If a machine fails, `integration/lab/pair`
 /// ends the other machine before this limit.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// One of the two machines. Both run the same test, and wait for each other at named steps.
 #[derive(Debug)]
@@ -48,10 +48,10 @@ impl Pair {
     #[track_caller]
     pub fn wait_for(&self, step: &str) -> String {
         let file = self.directory.join(format!("{step} {}", 3 - self.number));
-        let is_done = wait::within(PATIENCE, || file.exists());
+        let is_done = wait::within(TIMEOUT, || file.exists());
         assert!(
             is_done,
-            "the other machine has not done {step:?} within {PATIENCE:?}"
+            "the other machine has not done {step:?} within {TIMEOUT:?}"
         );
         fs::read_to_string(file).expect("the directory of both machines")
     }

@@ -28,6 +28,6 @@ pub fn cut() -> ! {
     // this is the run directory of `integration/lab/vm`, on the machine that runs the VM
     File::create("/run/lab/reboot").expect("a file");
     fs::write("/proc/sysrq-trigger", "b").expect("a reset");
-    wait::within(wait::PATIENCE, || false);
+    wait::within(wait::TIMEOUT, || false);
     panic!("the machine still has power");
 }

@@ -18,7 +18,7 @@ const PORT: &str = "/dev/vport0p3";
 
 /// Time limit for any command of QEMU. A guest's kernel waits five seconds before it releases a slot
 /// (`drivers/pci/hotplug/pciehp_ctrl.c`).
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The monitor of this machine.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Qemu {
 
     #[track_caller]
     fn wait_for(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.told.recv_timeout(left) {

@@ -34,7 +34,7 @@ pub const DIRECTORY: &str = "/var/lib/kubelet";
 const READ_ONLY: &str = "127.0.0.1:10255";
 
 /// Time limit for kubelet's start, and for kubelet's end, in an emulated machine.
-const PATIENCE: Duration = Duration::from_secs(150);
+const TIMEOUT: Duration = Duration::from_secs(150);
 
 /// A running kubelet. Drop kills kubelet. Its pods' containers continue to run.
 #[derive(Debug)]
@@ -95,20 +95,20 @@ impl RealKubelet {
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let child = command.spawn();
         self.process = Some(child.unwrap_or_else(|error| panic!("{command:?}: {error}")));
-        let answered = wait::within(PATIENCE, || {
+        let answered = wait::within(TIMEOUT, || {
             self.assert_runs("it answers");
             // more frequent requests would slow down kubelet on an emulated machine
             thread::sleep(Duration::from_millis(300));
             get(READ_ONLY, "/healthz").is_some()
         });
-        assert!(answered, "kubelet does not answer within {PATIENCE:?}");
+        assert!(answered, "kubelet does not answer within {TIMEOUT:?}");
     }
 
     /// Ends kubelet's process by `signal`.
     #[track_caller]
     pub fn go(&mut self, signal: Signal) {
         let mut process = self.process.take().expect("kubelet runs");
-        let ended = wait::ends(&mut process, signal, PATIENCE);
+        let ended = wait::ends(&mut process, signal, TIMEOUT);
         assert!(ended, "kubelet does not end by {signal}");
     }
 
@@ -165,7 +165,7 @@ fn at(below: &str) -> PathBuf {
 /// Returns the answer of the server at `address`. Returns `None` without an answer, and for an error.
 pub fn get(address: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(wait::PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(wait::TIMEOUT)).ok()?;
     // HTTP/1.0: the answer ends with the connection
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
     let mut answer = String::new();

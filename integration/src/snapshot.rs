@@ -114,7 +114,7 @@ impl Snapshot {
     /// Waits until `netns` has the state of this snapshot. At the time limit, panics with the differences.
     #[track_caller]
     pub fn assert_restored(&self, netns: &Netns) {
-        let difference = self.difference_within(wait::PATIENCE, netns, &|difference| difference);
+        let difference = self.difference_within(wait::TIMEOUT, netns, &|difference| difference);
         assert!(
             difference.is_empty(),
             "not as before (- before, + now):\n{difference}"

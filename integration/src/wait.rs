@@ -13,12 +13,12 @@ use std::{
 };
 
 /// Time limit for an event. It suffices on an emulated machine that shares two CPUs with other machines.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Polls until `done` returns true. Panics with `what` after [`PATIENCE`].
+/// Polls until `done` returns true. Panics with `what` after [`TIMEOUT`].
 #[track_caller]
 pub fn until(what: &str, done: impl FnMut() -> bool) {
-    assert!(within(PATIENCE, done), "not within {PATIENCE:?}: {what}");
+    assert!(within(TIMEOUT, done), "not within {TIMEOUT:?}: {what}");
 }
 
 /// Polls until `done` returns true or until `limit` has passed. Returns true in the first case.

@@ -66,7 +66,7 @@ fn followed(mode: &str, netdevs: [&str; 2]) {
     let gone = mac(&old);
     for address in ADDRESSES {
         let reached = || is_reached(&node.switch, address);
-        assert!(wait::within(wait::PATIENCE, reached));
+        assert!(wait::within(wait::TIMEOUT, reached));
         assert_eq!(known(&node.switch, address), gone);
     }
     node.del(&first, "old", &old);

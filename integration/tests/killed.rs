@@ -191,17 +191,17 @@ fn the_ipam_plugin_ends_with_a_killed_add() {
         .invoke("ADD", "a", pod.path())
         .input(&configuration)
         .start();
-    assert!(wait::within(wait::PATIENCE, || node.ipam.calls().len() == 1));
+    assert!(wait::within(wait::TIMEOUT, || node.ipam.calls().len() == 1));
     let process = add.await_child(ipam::NAME).expect("it is waiting");
     let status = format!("/proc/{process}/status");
     add.kill_alone();
     // the process that adopts the plugin may not reap it: a zombie has ended, too
     let is_over = |status: String| status.contains("State:\tZ");
-    let ended = wait::within(wait::PATIENCE, || {
+    let ended = wait::within(wait::TIMEOUT, || {
         fs::read_to_string(&status).map_or(true, is_over)
     });
     assert!(ended, "the IPAM plugin goes on");
-    assert!(add.ends_within(wait::PATIENCE));
+    assert!(add.ends_within(wait::TIMEOUT));
     node.ipam.release("ADD");
     node.del(&configuration, "a", &pod);
     let calls: Vec<String> = node.ipam.calls().into_iter().map(|it| it.command).collect();

@@ -138,7 +138,7 @@ fn verbs_and_the_daemon_go_on_when_a_function_in_a_pod_falls_off_its_bus() {
         node.metric("rdma_hw_tx_bytes_cnt_total", &labels).is_some()
     };
     assert!(
-        wait::within(wait::PATIENCE, has_counters),
+        wait::within(wait::TIMEOUT, has_counters),
         "{}",
         node.metrics()
     );

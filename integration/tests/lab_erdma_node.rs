@@ -315,7 +315,7 @@ fn health_follows_the_carrier_and_metrics_have_the_drivers_counters() {
                     && of("rdma_device_counters_known") == Some(1.0)
             };
             assert!(
-                wait::within(wait::PATIENCE, has_all),
+                wait::within(wait::TIMEOUT, has_all),
                 "{driver:?} {rdma}\n{}",
                 node.metrics()
             );

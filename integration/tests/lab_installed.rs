@@ -143,7 +143,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     );
     let mut told = (false, String::new());
     // like kubelet, the test repeats a failed liveness probe
-    wait::within(wait::PATIENCE, || {
+    wait::within(wait::TIMEOUT, || {
         told = daemon.lives();
         told.0
     });

@@ -136,7 +136,7 @@ fn held_by(scene: &Scene, given: &Allocation) {
             && of("rdma_device_counters_known", &[("device", rdma)]) == Some(1.0)
     };
     assert!(
-        wait::within(wait::PATIENCE, has_all),
+        wait::within(wait::TIMEOUT, has_all),
         "{labels:?}\n{}",
         scene.node.metrics()
     );

@@ -30,7 +30,7 @@ fn gid_index(result: &Value) -> u64 {
 fn ping(pod: &Netns, peer: &str, rdma: &str) {
     let mut told = (1, Value::Null);
     // the driver of either machine may have just made its device again
-    wait::within(wait::PATIENCE, || {
+    wait::within(wait::TIMEOUT, || {
         told = pinged(pod, peer, "10");
         told.0 == 0
     });

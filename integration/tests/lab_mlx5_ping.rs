@@ -23,7 +23,7 @@ fn pods_ping_each_other_and_tell_a_peer_without_its_link() {
     for (own, other) in [(0, 1), (1, 0)] {
         let mut told = (1, Value::Null);
         // the driver has just made both devices again
-        wait::within(wait::PATIENCE, || {
+        wait::within(wait::TIMEOUT, || {
             told = pinged(&pods[own], ADDRESSES[other], "10");
             told.0 == 0
         });

@@ -5,7 +5,7 @@ use integration::{
     Netns,
     smc::{SmcPeer, Socket},
     stopwatch::Stopwatch,
-    wait::PATIENCE,
+    wait::TIMEOUT,
 };
 use std::{
     io::{Read, Write},
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-const LIMIT: Duration = PATIENCE;
+const LIMIT: Duration = TIMEOUT;
 
 fn peer() -> SmcPeer {
     SmcPeer(env!("CARGO_BIN_EXE_smc-peer").into())

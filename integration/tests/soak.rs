@@ -170,14 +170,14 @@ impl Traces {
             let most = before + (cycles / 2).min(100);
             let ended = || network_namespaces().is_some_and(|now| now <= most);
             assert!(
-                wait::within(wait::PATIENCE, ended),
+                wait::within(wait::TIMEOUT, ended),
                 "network namespaces stay: {before} before, {:?} now",
                 network_namespaces()
             );
         }
         let most = early.memory + KERNEL_MEMORY;
         assert!(
-            wait::within(wait::PATIENCE, || unreclaimable_memory() <= most),
+            wait::within(wait::TIMEOUT, || unreclaimable_memory() <= most),
             "the kernel's memory has grown from {} KiB to {} KiB",
             early.memory,
             unreclaimable_memory()
@@ -350,7 +350,7 @@ fn a_daemon_does_not_grow() {
         late.is_as(&early)
     };
     assert!(
-        wait::within(wait::PATIENCE, is_as_early),
+        wait::within(wait::TIMEOUT, is_as_early),
         "{late:#?}\nis more than after {few} rounds:\n{early:#?}"
     );
 }

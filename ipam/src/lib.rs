@@ -37,7 +37,7 @@ pub mod store;
 pub mod verb;
 
 use cni_protocol::{
-    Command, Environment, Failure, Input, Mistakes, Plugin, lock::Patience, logging, plugin,
+    Command, Environment, Failure, Input, Mistakes, Plugin, lock::LockDeadline, logging, plugin,
 };
 use conf::Place;
 use error::Error;
@@ -72,14 +72,14 @@ pub fn run(
     disk: &dyn Disk,
     linux: &Linux,
 ) -> ExitCode {
-    let patience = Patience::of_verb();
+    let lock_deadline = LockDeadline::of_verb();
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
-        serve((disk, linux), environment, &raw, output, patience).map_err(Failure::from)
+        serve((disk, linux), environment, &raw, output, lock_deadline).map_err(Failure::from)
     })
 }
 
 /// Runs one verb for a program that contains this plugin. `environment` and `stdin` are those that a separate process
-/// would have. Returns the output. `patience` limits the wait for locks.
+/// would have. Returns the output. `lock_deadline` limits the wait for locks.
 ///
 /// # Errors
 /// The output with the CNI error, if the verb fails.
@@ -87,11 +87,11 @@ pub fn call(
     environment: BTreeMap<String, String>,
     mut stdin: &[u8],
     (disk, linux): (&dyn Disk, &Linux),
-    patience: Patience,
+    lock_deadline: LockDeadline,
 ) -> Result<Vec<u8>, Vec<u8>> {
     let mut output = vec![];
     let verb = |environment: &Environment, raw: Map<String, Value>, output: &mut dyn Write| {
-        serve((disk, linux), environment, &raw, output, patience).map_err(Failure::from)
+        serve((disk, linux), environment, &raw, output, lock_deadline).map_err(Failure::from)
     };
     match PLUGIN.answer(environment, None, &mut stdin, &mut output, &verb) {
         Ok(()) => Ok(output),
@@ -104,13 +104,13 @@ fn serve(
     environment: &Environment,
     raw: &Map<String, Value>,
     output: &mut dyn Write,
-    patience: Patience,
+    lock_deadline: LockDeadline,
 ) -> Result<(), Error> {
     let mut mistakes = Mistakes::of(environment.command);
     let place = Place::parse(raw, &mut mistakes)?;
     logging::start(PLUGIN.name, &place.network.log, environment);
     mistakes.warn();
-    let node = Node::new(system, environment, &place, raw, patience);
+    let node = Node::new(system, environment, &place, raw, lock_deadline);
     match environment.command {
         Command::Add => {
             let added = verb::add::add(&node)?;
@@ -151,12 +151,12 @@ mod tests {
         let call = || {
             let input = configuration.to_string();
             let system: (&dyn Disk, _) = (&RealDisk, &Linux::new());
-            let patience = Patience::until(Instant::now());
+            let lock_deadline = LockDeadline::until(Instant::now());
             super::call(
                 environment.clone().into(),
                 input.as_bytes(),
                 system,
-                patience,
+                lock_deadline,
             )
         };
         call().expect("nobody has it");

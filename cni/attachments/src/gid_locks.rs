@@ -27,7 +27,7 @@ impl Store {
         // every process takes the locks in this order, so no two processes wait for each other
         for (device, address) in addresses {
             let path = self.gids().join(format!("{device}@{address}.lock"));
-            locks.0.push(LockFile::wait(path, self.patience())?);
+            locks.0.push(LockFile::wait(path, self.lock_deadline())?);
         }
         Ok(locks)
     }
@@ -49,13 +49,13 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cni_protocol::lock::Patience;
+    use cni_protocol::lock::LockDeadline;
     use std::{fs, time::Instant};
 
     #[test]
     fn an_address_has_one_holder_on_each_device() {
         let state = tempfile::tempdir().unwrap();
-        let store = Store::within(state.path(), Patience::until(Instant::now()));
+        let store = Store::within(state.path(), LockDeadline::until(Instant::now()));
         let [one, other] = ["10.7.0.2", "fd00::2"].map(|ip| ip.parse::<IpAddr>().unwrap());
         let held = store.lock_gids(&[(0, one), (0, other)].into()).unwrap();
         let refused = store.lock_gids(&[(1, one), (0, other)].into()).unwrap_err();

@@ -3,7 +3,7 @@
 
 use crate::store::{StoreError, is_absent};
 use cni_protocol::{
-    lock::{self, Held, Patience},
+    lock::{self, Held, LockDeadline},
     state_file::failed,
 };
 use std::{
@@ -20,10 +20,10 @@ pub(crate) struct LockFile {
 
 impl LockFile {
     /// Waits for the lock of the file at `path`. Creates the file, and its directory, if it is missing.
-    pub(crate) fn wait(path: PathBuf, patience: Patience) -> Result<Self, StoreError> {
+    pub(crate) fn wait(path: PathBuf, lock_deadline: LockDeadline) -> Result<Self, StoreError> {
         loop {
             let file = Self::open_first(&path)?;
-            let held = patience.wait(file).map_err(failed("lock", &path))?;
+            let held = lock_deadline.wait(file).map_err(failed("lock", &path))?;
             if lock::is_still(&held, &path) {
                 return Ok(Self { _held: held, path });
             }

@@ -22,7 +22,7 @@ use crate::{
 };
 pub use cni_protocol::state_file::FileError as StoreError;
 use cni_protocol::{
-    lock::{Held, Patience},
+    lock::{Held, LockDeadline},
     room,
     state_file::{self, LARGEST, failed},
 };
@@ -41,7 +41,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
-    patience: Patience,
+    lock_deadline: LockDeadline,
 }
 
 /// Lock of one attachment. Dropping it releases the lock.
@@ -79,20 +79,21 @@ struct Files {
 impl Store {
     /// Opens the state directory `root` for one CNI command, which starts now. The directory need not exist yet.
     pub fn new(root: &Path) -> Self {
-        Self::within(root, Patience::of_verb())
+        Self::within(root, LockDeadline::of_verb())
     }
 
-    /// Opens the state directory for one CNI command. `patience` limits the time for which the command waits for locks.
-    pub fn within(root: &Path, patience: Patience) -> Self {
+    /// Opens the state directory for one CNI command. `lock_deadline` limits the time for which the command waits for
+    /// locks.
+    pub fn within(root: &Path, lock_deadline: LockDeadline) -> Self {
         Self {
             root: root.to_owned(),
-            patience,
+            lock_deadline,
         }
     }
 
     /// Returns the time for which the CNI command may still wait for locks.
-    pub fn patience(&self) -> Patience {
-        self.patience
+    pub fn lock_deadline(&self) -> LockDeadline {
+        self.lock_deadline
     }
 
     /// Returns the path of the state directory.
@@ -116,13 +117,16 @@ impl Store {
     pub fn lock_node_alone(&self) -> Result<NodeLock, StoreError> {
         let path = self.root.join("lock");
         let file = LockFile::open_first(&path)?;
-        let held = self.patience.wait(file).map_err(failed("lock", &path))?;
+        let held = self
+            .lock_deadline
+            .wait(file)
+            .map_err(failed("lock", &path))?;
         Ok(NodeLock { _held: held })
     }
 
     /// Waits for the lock of one attachment.
     pub fn lock(&self, key: &Key) -> Result<AttachmentLock, StoreError> {
-        LockFile::wait(self.path(key, "lock"), self.patience).map(AttachmentLock)
+        LockFile::wait(self.path(key, "lock"), self.lock_deadline).map(AttachmentLock)
     }
 
     /// Takes the lock of one attachment. Returns `None` if the lock is held.

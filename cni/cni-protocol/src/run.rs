@@ -109,7 +109,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(300);
 
     /// Time limit for programs that end by themselves, even on a busy machine.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Runs `script` with `input`, and returns its outcome and its duration.
     fn run(
@@ -144,16 +144,16 @@ mod tests {
 
     #[test]
     fn output_and_exit_status_are_reported() {
-        let (ended, _) = run("cat; exit 3", b"all of it", PATIENCE);
+        let (ended, _) = run("cat; exit 3", b"all of it", TIMEOUT);
         let (status, output) = ended.unwrap();
         assert_eq!((status.code(), &*output), (Some(3), &b"all of it"[..]));
-        let (ended, _) = run("exec cat", &large(), PATIENCE);
+        let (ended, _) = run("exec cat", &large(), TIMEOUT);
         assert_eq!(ended.unwrap().1.len(), large().len());
     }
 
     #[test]
     fn one_that_reads_nothing_is_reported_all_the_same() {
-        let (ended, _) = run("echo no; exit 1", &large(), PATIENCE);
+        let (ended, _) = run("echo no; exit 1", &large(), TIMEOUT);
         let (status, output) = ended.unwrap();
         assert_eq!((status.code(), &*output), (Some(1), &b"no\n"[..]));
     }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn one_that_writes_too_much_is_ended() {
-        let (ended, _) = run("exec head -c 64M /dev/zero", b"", PATIENCE);
+        let (ended, _) = run("exec head -c 64M /dev/zero", b"", TIMEOUT);
         let ended = ended.map(|(_, output)| output.len());
         let error = ended.expect_err("it writes 64 MiB");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -146,7 +146,7 @@ pub fn attach<K: Kernel>(
         desired,
         observed: Some(observed),
         rebinds: false,
-        patience: busy::Patience::default(),
+        retry: busy::Retry::default(),
     };
     let rounds = ROUNDS + attachment.rails.len();
     reconcile(kernel, Some(pod), rounds, &mut attached).map(|(observed, _)| observed)
@@ -163,7 +163,7 @@ struct Attached<'a, K: Kernel> {
     /// True if the last round bound drivers again.
     rebinds: bool,
     /// Time limit for repeating the operation that the kernel refused last.
-    patience: busy::Patience,
+    retry: busy::Retry,
 }
 
 impl<K: Kernel> Attached<'_, K> {
@@ -202,7 +202,7 @@ impl<K: Kernel> Desired for Attached<'_, K> {
     /// - Any other refusal: ends with the obstacle that a new plan reports, or, if there is no obstacle, with the
     ///   kernel's error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
-        if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
+        if busy::is_busy(&error) && self.retry.wait(self.kernel, &error) {
             return Refusal::TryAgain;
         }
         if rebound::is_rebound(&error.op) {
@@ -337,8 +337,8 @@ const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the carrier of moved netdevs.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Observes the pod again until `is_pending` returns false for the last observation, or until the time limit. Returns the
-/// last observation.
+/// Observes the pod again until `is_pending` returns false for the last observation, or until the time limit. Returns
+/// the last observation.
 fn observe_while<K: Kernel>(
     kernel: &K,
     (pod, attachment): (&K::Pod, &Attachment),
@@ -381,10 +381,10 @@ pub fn await_detection<K: Kernel>(
 }
 
 /// Waits until the moved netdevs that get addresses have a carrier in the pod, at most 5 s. A driver can report the
-/// carrier later than the kernel reports the netdev up: mlx5 after an event of its firmware, iavf after an answer of the
-/// PF's driver. Until then the kernel drops probes and announcements without an error (`noop_qdisc`,
-/// `net/sched/sch_generic.c`). A missing carrier on the host proves nothing, because a restore may just have returned the
-/// netdev.
+/// carrier later than the kernel reports the netdev up: mlx5 after an event of its firmware, iavf after an answer of
+/// the PF's driver. Until then the kernel drops probes and announcements without an error (`noop_qdisc`,
+/// `net/sched/sch_generic.c`). A missing carrier on the host proves nothing, because a restore may just have returned
+/// the netdev.
 pub fn await_carrier<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

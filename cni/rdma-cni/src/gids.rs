@@ -16,10 +16,10 @@ use std::{
 
 /// Time limit for the GIDs of all rails. The kernel took 11 to 58 ms for a GID on a machine that emulates its
 /// processor.
-const PATIENCE: Duration = Duration::from_secs(5);
+const GID_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit, also from the start of [`wait`], for a GID whose table is full or that ADD does not need.
-const SHORT_PATIENCE: Duration = Duration::from_secs(1);
+const SHORT_GID_TIMEOUT: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
 
@@ -270,8 +270,8 @@ struct Search<'a, K: Kernel> {
 
 impl<K: Kernel> Search<'_, K> {
     /// Searches the GID tables for `ip` until a table has the rail's own GID. `others` are the places of other netdevs'
-    /// GIDs before ADD set the address. Returns `None` at the time limit, if the GIDs do not derive from IP addresses, or
-    /// if one of `others` has disappeared.
+    /// GIDs before ADD set the address. Returns `None` at the time limit, if the GIDs do not derive from IP addresses,
+    /// or if one of `others` has disappeared.
     fn find(&mut self, ip: IpAddr, others: &[Place]) -> Result<Option<RailGid>, ObserveError> {
         // the last read for another address usually has this address too
         if let Some(gid) = self.own(ip, others) {
@@ -315,12 +315,12 @@ impl<K: Kernel> Search<'_, K> {
             .tables
             .iter()
             .all(|(_, table)| table.used() >= table.size);
-        let patience = if self.rail.shared.is_some() && !is_full {
-            PATIENCE
+        let timeout = if self.rail.shared.is_some() && !is_full {
+            GID_TIMEOUT
         } else {
-            SHORT_PATIENCE
+            SHORT_GID_TIMEOUT
         };
-        self.waited() >= patience
+        self.waited() >= timeout
     }
 
     fn waited(&self) -> Duration {

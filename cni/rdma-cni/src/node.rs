@@ -34,10 +34,10 @@ impl<'a, K: Kernel> Node<'a, K> {
     }
 
     /// Returns this node with a longer time limit for locks: at least `least` from now on.
-    pub fn with_patience(&self, least: Duration) -> Self {
-        let patience = self.store.patience().at_least(least);
+    pub fn with_lock_deadline(&self, least: Duration) -> Self {
+        let lock_deadline = self.store.lock_deadline().at_least(least);
         Self {
-            store: Store::within(self.store.root(), patience),
+            store: Store::within(self.store.root(), lock_deadline),
             ..*self
         }
     }

@@ -14,7 +14,7 @@ mod directory;
 
 use attachments::{Attachment, Key, store::StoreError};
 use cni_protocol::{
-    lock::{Held, Patience},
+    lock::{Held, LockDeadline},
     state_file,
 };
 use directory::Directory;
@@ -53,7 +53,11 @@ fn path(root: &Path, key: &Key, pod: Option<&str>) -> PathBuf {
 }
 
 /// Writes the rails of `attachment` into the file.
-pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result<(), StoreError> {
+pub fn write(
+    root: &Path,
+    lock_deadline: LockDeadline,
+    attachment: &Attachment,
+) -> Result<(), StoreError> {
     let rails = attachment.describe_rails();
     if rails.is_empty() {
         return Ok(());
@@ -71,7 +75,7 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
         root.make("rails")
     };
     let all = make().map_err(failed)?;
-    let _lock = lock(root, &all, patience)?;
+    let _lock = lock(root, &all, lock_deadline)?;
     let write = || {
         let network = all.make(&key.network)?;
         let pods = pod_directory(&network, &directory_name(key, pod))?;
@@ -81,9 +85,9 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
     write().map_err(failed)
 }
 
-fn lock(root: &Path, all: &Directory, patience: Patience) -> Result<Held, StoreError> {
+fn lock(root: &Path, all: &Directory, lock_deadline: LockDeadline) -> Result<Held, StoreError> {
     let failed = |source| StoreError::new("lock", &root.join("rails").join(LOCK), source);
-    all.lock(LOCK, patience).map_err(failed)
+    all.lock(LOCK, lock_deadline).map_err(failed)
 }
 
 /// Opens the pod's directory, or creates it. First removes a file at this path: a pod that mounts the network's
@@ -101,7 +105,7 @@ fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
 /// Removes the rails of `key` from the file. Removes the file and its directory if no rails remain.
 pub fn remove(
     root: &Path,
-    patience: Patience,
+    lock_deadline: LockDeadline,
     key: &Key,
     pod: Option<&str>,
 ) -> Result<(), StoreError> {
@@ -130,7 +134,7 @@ pub fn remove(
     let Some((all, network, pods)) = find().map_err(failed)? else {
         return Ok(());
     };
-    let _lock = lock(root, &all, patience)?;
+    let _lock = lock(root, &all, lock_deadline)?;
     let remove = || {
         // a killed process may have left this file
         all.remove(TEMPORARY)?;
@@ -272,9 +276,9 @@ mod tests {
         assert!(fs::metadata(&file).unwrap().len() < LARGEST as u64);
         plant();
         // a file that is too large counts as a file without rails of other attachments
-        remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
+        remove(root, LockDeadline::of_verb(), &key("a"), POD).unwrap();
         assert!(!file.exists());
-        assert!(begin.elapsed() < integration::wait::PATIENCE);
+        assert!(begin.elapsed() < integration::wait::TIMEOUT);
     }
 
     /// The planted file has 200 kB. Its rails are omitted, because with indentation they would have 20 MB.
@@ -298,11 +302,11 @@ mod tests {
         let file = path(root, &key("old"), POD);
         put_one(root, &key("old")).unwrap();
         fs::write(&file, "").unwrap();
-        remove(root, Patience::of_verb(), &key("old"), POD).unwrap();
+        remove(root, LockDeadline::of_verb(), &key("old"), POD).unwrap();
         assert!(!file.parent().unwrap().exists());
 
         put_one(root, &key("new")).unwrap();
-        remove(root, Patience::of_verb(), &key("old"), POD).unwrap();
+        remove(root, LockDeadline::of_verb(), &key("old"), POD).unwrap();
         assert!(file.exists());
     }
 
@@ -337,7 +341,7 @@ mod tests {
             assert!(written.is_file(), "{what:?}");
             assert_eq!(written.permissions().mode() & 0o777, 0o644, "{what:?}");
             plant();
-            remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
+            remove(root, LockDeadline::of_verb(), &key("a"), POD).unwrap();
             is_untouched(what);
             assert!(fs::symlink_metadata(&file).is_err(), "{what:?}");
         }
@@ -348,7 +352,7 @@ mod tests {
         let _ = fs::remove_dir_all(&rails);
         fs::create_dir_all(directory.parent().unwrap()).unwrap();
         symlink(&elsewhere, directory).unwrap();
-        remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
+        remove(root, LockDeadline::of_verb(), &key("a"), POD).unwrap();
         symlink(&elsewhere, directory).unwrap();
         put_one(root, &key("a")).unwrap();
         assert_eq!(fs::read_to_string(elsewhere.join(FILE)).unwrap(), "");
@@ -372,7 +376,7 @@ mod tests {
         put_one(root, &key("a")).unwrap();
         assert!(fs::symlink_metadata(&file).unwrap().is_file());
         plant();
-        remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
+        remove(root, LockDeadline::of_verb(), &key("a"), POD).unwrap();
         assert!(!file.parent().unwrap().exists());
         assert!(elsewhere.join("kept").exists());
     }
@@ -405,7 +409,7 @@ mod tests {
             |error: String| assert!(error.contains("remove that directory by hand"), "{error}");
         let put = || is_told(put_one(root, &key("a")).unwrap_err().to_string());
         let removed = || {
-            let removed = remove(root, Patience::of_verb(), &key("a"), POD);
+            let removed = remove(root, LockDeadline::of_verb(), &key("a"), POD);
             is_told(removed.unwrap_err().to_string());
         };
         let left = || fs::read_dir(&file).unwrap().count();
@@ -451,7 +455,7 @@ mod tests {
             };
             let all = Directory::open(state.path()).unwrap().unwrap();
             let all = all.make("rails").unwrap();
-            let _lock = all.lock(LOCK, Patience::of_verb()).unwrap();
+            let _lock = all.lock(LOCK, LockDeadline::of_verb()).unwrap();
             put_one(state.path(), &key).unwrap();
             assert!(path(state.path(), &key, POD).exists(), "{network}");
         }

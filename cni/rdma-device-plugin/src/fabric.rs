@@ -76,8 +76,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Returns a function that writes the states of rails to the file that the daemon reads.
 fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
     let (state_dir, mut failed) = (arguments.state_dir.clone(), LogOnce::default());
-    let patience = metrics::patience(arguments.interval);
-    move |rails| match Report::new(rails.to_vec(), patience).write(&state_dir) {
+    let lifetime = metrics::event_timeout(arguments.interval);
+    move |rails| match Report::new(rails.to_vec(), lifetime).write(&state_dir) {
         Ok(()) => drop(failed.ends()),
         Err(error) => {
             let line = format!("cannot report unhealthy rails to the daemon: {error}");

@@ -194,9 +194,9 @@ fn with_the_other_pod(
     let listener = place.listen().map_err(Failure::Exchange)?;
     // the server waits until the other pod, which may start late, has sent its requests
     let requests = (arguments.interval + arguments.timeout) * arguments.count.saturating_add(2);
-    let patience = arguments.exchange_timeout + requests;
+    let timeout = arguments.exchange_timeout + requests;
     let known = Others::default();
-    let server = Server::start(listener, &list, &known, patience);
+    let server = Server::start(listener, &list, &known, timeout);
     let server = server.map_err(Failure::Exchange)?;
     let own = rails::addresses().map_err(Failure::Exchange)?;
     let own: Vec<IpAddr> = own.into_values().flatten().collect();
@@ -228,8 +228,8 @@ fn with_node(
     between(arguments, &devices, own, (node, &nodes.others), output)
 }
 
-/// Returns the rails of `rails` that are in this node's ResourceSlices, with their places. With `from`, omits all rails but
-/// the rail that `--from` names.
+/// Returns the rails of `rails` that are in this node's ResourceSlices, with their places. With `from`, omits all rails
+/// but the rail that `--from` names.
 ///
 /// # Errors
 /// `rails` does not have the named rail, or `node` has none of the returned rails.

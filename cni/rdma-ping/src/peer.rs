@@ -196,12 +196,12 @@ pub(crate) struct Server(Receiver<()>);
 
 impl Server {
     /// Sends the list to the clients in `others` until the process ends. Closes a connection that takes longer than
-    /// `patience`.
+    /// `timeout`.
     pub(crate) fn start(
         listener: TcpListener,
         list: &List,
         others: &Others,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Self> {
         let mut line = serde_json::to_vec(list)?;
         line.push(b'\n');
@@ -217,7 +217,7 @@ impl Server {
                 let (line, done) = (Arc::clone(&line), done.clone());
                 // ignore the error: a client without a thread tries again
                 let _ = thread::Builder::new().spawn(move || {
-                    let until = Instant::now() + patience;
+                    let until = Instant::now() + timeout;
                     client.set_write_timeout(Some(STEP))?;
                     client.write_all(&line)?;
                     if read_line(&mut client, END.len(), until)? == END {

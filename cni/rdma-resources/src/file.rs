@@ -136,17 +136,17 @@ fn own(path: &Path, mode: u32) -> io::Result<Held> {
 
 /// Time limit of each wait for a lock. The lock's holder observes the hardware and writes one file. The limit is short,
 /// because the waiting process may hold the node's lock, for which all other changes wait.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Locks the file at `path`. Waits at most `PATIENCE` for another process: the holder may be stopped, or may wait for
-/// a driver, and must not delay the end of a pod. Dropping the result releases the lock.
+/// Locks the file at `path`. Waits at most `LOCK_TIMEOUT` for another process: the holder may be stopped, or may wait
+/// for a driver, and must not delay the end of a pod. Dropping the result releases the lock.
 ///
 /// # Errors
 /// The file cannot be made, or another process holds the lock until the time limit.
 pub fn lock(path: &Path) -> Result<Held, FileError> {
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-        lock::wait(lock::open(path)?, PATIENCE)
+        lock::wait(lock::open(path)?, LOCK_TIMEOUT)
     };
     lock().map_err(|source| FileError::new("lock", path, source))
 }
@@ -163,7 +163,8 @@ mod tests {
         const LENGTHS: [usize; 2] = [20_000, 50];
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.json");
-        // a killed writer left a temporary file that is longer than the short content, and shorter than the long content
+        // a killed writer left a temporary file that is longer than the short content, and shorter than the long
+        // content
         fs::write(path.with_extension("new"), vec![b'x'; 100_000]).expect("written");
         let write = |length: usize| {
             for round in 0..40 {

@@ -296,7 +296,7 @@ impl LimitedContainers {
             fs::create_dir_all(&self.root)?;
             let directory = File::open(&self.root)?;
             directory.set_permissions(Permissions::from_mode(0o700))?;
-            lock::wait(directory, file::PATIENCE)
+            lock::wait(directory, file::LOCK_TIMEOUT)
         };
         lock().map_err(|source| FileError::new("lock", &self.root, source))
     }

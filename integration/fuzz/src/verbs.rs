@@ -2,7 +2,7 @@
 //! `prevResult` for verbs of `rdma-cni` and `rdma-ipam` that only read it. Any plugin of the chain may have written a
 //! part of `prevResult`.
 
-use cni_protocol::{Input, lock::Patience};
+use cni_protocol::{Input, lock::LockDeadline};
 use fake_kernel::{FakeKernel, Nic, Snapshot, World};
 use rdma_ipam::store::RealDisk;
 use rdma_netns::{Linux, RdmaMode};
@@ -87,12 +87,12 @@ impl Node {
         if let Some(previous) = previous {
             conf["prevResult"] = previous.clone();
         }
-        let patience = Patience::until(Instant::now() + Duration::from_secs(5));
+        let lock_deadline = LockDeadline::until(Instant::now() + Duration::from_secs(5));
         let said = rdma_ipam::call(
             environment(command, "a"),
             conf.to_string().as_bytes(),
             (&RealDisk, &self.linux),
-            patience,
+            lock_deadline,
         );
         let read = |text: Vec<u8>| serde_json::from_slice(&text).unwrap_or_default();
         said.map(read).map_err(read)

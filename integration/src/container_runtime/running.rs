@@ -131,7 +131,7 @@ impl ContainerRuntime {
     #[track_caller]
     pub fn go(&mut self, signal: Signal) {
         let mut process = self.process.take().expect("it runs");
-        let ended = wait::ends(&mut process, signal, wait::PATIENCE);
+        let ended = wait::ends(&mut process, signal, wait::TIMEOUT);
         assert!(
             ended,
             "{:?} does not end by {signal}:\n{}",
@@ -161,7 +161,7 @@ impl Drop for ContainerRuntime {
         // a failed test leaves pods, whose processes would otherwise continue
         self.cri.remove_all(|_| true);
         if let Some(mut process) = self.process.take() {
-            wait::ends(&mut process, Signal::SIGTERM, wait::PATIENCE);
+            wait::ends(&mut process, Signal::SIGTERM, wait::TIMEOUT);
         }
         if std::thread::panicking() {
             let log = self.log();

@@ -143,7 +143,7 @@ impl ControlPlane {
     /// The API server does not answer.
     pub fn request(&self, method: &str, path: &str, body: &str) -> io::Result<(bool, String)> {
         let mut stream = UnixStream::connect(self.proxy())?;
-        stream.set_read_timeout(Some(wait::PATIENCE))?;
+        stream.set_read_timeout(Some(wait::TIMEOUT))?;
         let length = body.len();
         // HTTP/1.0: the answer ends with the connection
         write!(

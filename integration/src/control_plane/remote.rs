@@ -25,7 +25,7 @@ use tempfile::TempDir;
 pub(super) const PKI: &str = "RDMA_LAB_PKI";
 
 /// Time limit for an answer. Commands of an operator wait for up to ten minutes.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// A control plane that has only this test's nodes.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ fn ask(request: &Request) -> Answer {
 
 fn try_to_ask(request: &Request) -> io::Result<Answer> {
     let mut stream = TcpStream::connect((ADDRESS, PORT))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(&serde_json::to_vec(request)?)?;
     stream.shutdown(Shutdown::Write)?;
     let mut answer = String::new();

@@ -163,7 +163,7 @@ fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, tell: &Sender<
 }
 
 fn read(mut stream: &TcpStream) -> io::Result<Request> {
-    stream.set_read_timeout(Some(wait::PATIENCE))?;
+    stream.set_read_timeout(Some(wait::TIMEOUT))?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(serde_json::from_str(&text)?)
@@ -253,8 +253,8 @@ impl Running {
 fn start(site: &Arc<Site>, members: &[Member]) -> ControlPlane {
     let directory = TempDir::new().expect("a temporary directory");
     let desk = desk(directory.path());
-    let patience = if members.len() > 1 { LOST } else { NEVER_LOST };
-    ControlPlane::start_at(Arc::clone(site), directory, desk, patience)
+    let timeout = if members.len() > 1 { LOST } else { NEVER_LOST };
+    ControlPlane::start_at(Arc::clone(site), directory, desk, timeout)
 }
 
 /// Makes the operator's directory below `directory`, with a copy of the repository's `conf`. In the copy, the examples

@@ -8,7 +8,7 @@ use super::story::{End, Story, must_succeed};
 use crate::{
     Files, Invocation, Netns, Node, Outcome, Snapshot,
     tracer::{self, Fault, Report},
-    wait::PATIENCE,
+    wait::TIMEOUT,
 };
 use serde_json::{Value, json};
 use std::{
@@ -327,7 +327,7 @@ impl Attachments {
             namespaces.push((["pod a", "pod b"][*number], pod, bare));
         }
         for (name, netns, before) in namespaces {
-            let difference = before.difference_within(PATIENCE, netns, counted);
+            let difference = before.difference_within(TIMEOUT, netns, counted);
             if !difference.is_empty() {
                 left.push(format!("{name}: {difference}"));
             }

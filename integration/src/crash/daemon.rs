@@ -12,7 +12,7 @@ use crate::{
     },
     machine::Nic,
     tracer::{self, Fault, Report},
-    wait::{self, PATIENCE},
+    wait::{self, TIMEOUT},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -251,7 +251,7 @@ impl Story for Writes {
         let mut injector = command.spawn().expect("the injector");
         let limit = match fault {
             Some(_) => LIMIT + self.longest,
-            None => PATIENCE,
+            None => TIMEOUT,
         };
         let start = Instant::now();
         let mut is_over = || injector.try_wait().expect("a status").is_some();
@@ -292,7 +292,7 @@ impl Story for Writes {
         let mut left: Vec<String> = told
             .map(|it| format!("a container can start: {it}"))
             .collect();
-        if !self.has_all(&kubelet, PATIENCE, &mut || false) {
+        if !self.has_all(&kubelet, TIMEOUT, &mut || false) {
             left.push("the next daemon does not write the same files".to_owned());
         }
         let (status, _) = daemon.end(Signal::SIGTERM);

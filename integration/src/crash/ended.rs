@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Files, Machine, Netns, Node, Snapshot,
     tracer::{Fault, Report},
-    wait::PATIENCE,
+    wait::TIMEOUT,
 };
 use serde_json::json;
 use std::{
@@ -71,7 +71,7 @@ impl Ended {
     fn left_by_pod(&self) -> Vec<String> {
         let host = &self.node.host;
         let difference =
-            (self.host_before).difference_within(PATIENCE, host, &|difference| difference);
+            (self.host_before).difference_within(TIMEOUT, host, &|difference| difference);
         let mut left = vec![];
         if !difference.is_empty() {
             left.push(format!("host: {difference}"));

@@ -5,7 +5,7 @@ use super::{
     allocation::Allocation,
     plugins::{Generation, Known, Manner, Registered, Resource, Shared},
 };
-use crate::wait::PATIENCE;
+use crate::wait::TIMEOUT;
 use kubelet_api::{
     device_plugin::registration_server::RegistrationServer,
     pod_resources::v1::{ContainerDevices, ContainerResources, PodResources},
@@ -132,7 +132,7 @@ impl DeviceManager {
     }
 
     /// Waits until `is_it` returns true for `resource`, and returns the resource. Panics with `what` after
-    /// [`PATIENCE`].
+    /// [`TIMEOUT`].
     #[track_caller]
     pub fn wait_for(
         &self,
@@ -140,7 +140,7 @@ impl DeviceManager {
         what: &str,
         is_it: impl Fn(&Resource) -> bool,
     ) -> Resource {
-        let found = self.wait(PATIENCE, |known| {
+        let found = self.wait(TIMEOUT, |known| {
             known
                 .resources
                 .get(resource)
@@ -149,7 +149,7 @@ impl DeviceManager {
         });
         found.unwrap_or_else(|| {
             panic!(
-                "{resource}: not within {PATIENCE:?}: {what}; kubelet has {:#?}",
+                "{resource}: not within {TIMEOUT:?}: {what}; kubelet has {:#?}",
                 self.shared.lock().resources.get(resource)
             )
         })
@@ -162,10 +162,10 @@ impl DeviceManager {
         what: &str,
         are_they: impl Fn(&[Registered]) -> bool,
     ) -> Vec<Registered> {
-        let found = self.wait(PATIENCE, |known| {
+        let found = self.wait(TIMEOUT, |known| {
             are_they(&known.registered).then(|| known.registered.clone())
         });
-        found.unwrap_or_else(|| panic!("not within {PATIENCE:?}: {what}"))
+        found.unwrap_or_else(|| panic!("not within {TIMEOUT:?}: {what}"))
     }
 
     /// Returns true if `is_it` becomes true for `resource` within `limit`.

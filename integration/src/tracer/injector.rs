@@ -4,7 +4,7 @@
 use super::fault::{CHANGES, Fault, Report};
 use crate::{
     Invocation,
-    wait::{self, PATIENCE},
+    wait::{self, TIMEOUT},
 };
 use nix::{sys::signal::Signal, unistd::Pid};
 use std::{
@@ -54,7 +54,7 @@ fn attached<T>(
     let stdout = child.stdout.as_mut().expect("piped");
     stdout.read_exact(&mut [0]).expect("it is attached");
     let done = work();
-    let ended = wait::ends(&mut child, Signal::SIGTERM, PATIENCE);
+    let ended = wait::ends(&mut child, Signal::SIGTERM, TIMEOUT);
     assert!(ended, "the injector does not end");
     (done, report(file.path()))
 }

@@ -336,11 +336,11 @@ impl World {
     }
 
     /// Waits until the host's state is as before the first ADD, because the kernel creates and removes some objects
-    /// only after the move. Returns an error if the state still differs after [`wait::PATIENCE`], or if a record
+    /// only after the move. Returns an error if the state still differs after [`wait::TIMEOUT`], or if a record
     /// remains.
     fn is_as_before(&self, when: &str) -> Result<(), String> {
         let mut difference = String::new();
-        let done = wait::within(wait::PATIENCE, || {
+        let done = wait::within(wait::TIMEOUT, || {
             difference = self.before.difference(&State::of(&self.node.host));
             difference.is_empty()
         });
@@ -370,7 +370,7 @@ impl World {
         let from_next = expected("next", &|rail| format!("rdma{rail}"));
         let from_switch = expected("switch", &|rail| format!("to-{}", rail + 1));
         let (mut by_switch, mut by_next) = (BTreeSet::new(), BTreeSet::new());
-        let arrived = wait::within(wait::PATIENCE, || {
+        let arrived = wait::within(wait::TIMEOUT, || {
             inside(old, || send_by_all(&word("old")));
             inside(next, || send_by_all(&word("next")));
             inside(switch, || send_by_all(&word("switch")));

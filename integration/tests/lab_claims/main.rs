@@ -127,7 +127,7 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
             .nics
             .host
             .run(&format!("ip link set dev {port} {to}"));
-        let end = at + wait::PATIENCE;
+        let end = at + wait::TIMEOUT;
         while claims::devices(cluster).1.len() != count {
             assert!(
                 Instant::now() < end,

@@ -80,7 +80,7 @@ impl Traces {
     pub(super) fn until_as(day: &Day, fresh: &Self, early: Option<&Self>) -> Self {
         let mut now = Self::of(day);
         let mut differences = now.differences(fresh, early);
-        wait::within(wait::PATIENCE, || {
+        wait::within(wait::TIMEOUT, || {
             if !differences.is_empty() {
                 now = Self::of(day);
                 differences = now.differences(fresh, early);
@@ -243,7 +243,7 @@ impl DaemonSize {
         let Some(early) = early else {
             return now;
         };
-        let flat = wait::within(wait::PATIENCE, || {
+        let flat = wait::within(wait::TIMEOUT, || {
             let is_flat = now.descriptors <= early.descriptors
                 && now.threads <= early.threads
                 && now.memory <= early.memory + early.memory / 4;

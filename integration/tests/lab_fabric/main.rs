@@ -226,10 +226,10 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     let words = "reaches no rail of other nodes: 12 requests in a row are lost";
     figures.watch.says(words);
     // a silent rail is unhealthy, because two other nodes do not answer on it, and another rail has answers
-    let took = figures.until_unhealthy(&silent, wait::PATIENCE);
+    let took = figures.until_unhealthy(&silent, wait::TIMEOUT);
     println!("unhealthy {took:?} later");
     // a lossy link loses requests, and is not unreachable
-    figures.until(&silent, wait::PATIENCE, || {
+    figures.until(&silent, wait::TIMEOUT, || {
         figures.requests("lost")[LOSSY] > Some(0.0)
     });
     figures.until_unreachable(&silent, &silent, Duration::from_secs(5));
@@ -237,7 +237,7 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     let took = figures.until_unreachable(&[], &silent, LOST);
     println!("its repair after {took:?}");
     figures.watch.says("reaches rails of other nodes again");
-    figures.until_unhealthy(&[], wait::PATIENCE);
+    figures.until_unhealthy(&[], wait::TIMEOUT);
 
     // a node boots: all rails lose requests, but still reach the other node
     let before = figures.requests("lost");

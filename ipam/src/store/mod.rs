@@ -63,7 +63,7 @@ pub use nodes::REMEMBERED;
 pub use walk::Contents;
 
 use cni_protocol::{
-    lock::{self, Held, Patience},
+    lock::{self, Held, LockDeadline},
     room, state_file,
 };
 use std::{
@@ -85,7 +85,7 @@ pub const REFUSED: Duration = Duration::from_secs(60);
 pub struct Store<'a> {
     disk: &'a dyn Disk,
     directory: PathBuf,
-    patience: Patience,
+    lock_deadline: LockDeadline,
 }
 
 /// The leases of one network, while this process has the network's lock. host-local takes the same lock.
@@ -149,13 +149,18 @@ pub(crate) fn make(disk: &dyn Disk, change: Change) -> Result<(), StoreError> {
 }
 
 impl<'a> Store<'a> {
-    /// Returns the leases of `network` in `data_dir`. The directory need not exist yet. `patience` limits the wait for
-    /// the lock.
-    pub fn new(disk: &'a dyn Disk, data_dir: &Path, network: &str, patience: Patience) -> Self {
+    /// Returns the leases of `network` in `data_dir`. The directory need not exist yet. `lock_deadline` limits the wait
+    /// for the lock.
+    pub fn new(
+        disk: &'a dyn Disk,
+        data_dir: &Path,
+        network: &str,
+        lock_deadline: LockDeadline,
+    ) -> Self {
         Self {
             disk,
             directory: data_dir.join(network),
-            patience,
+            lock_deadline,
         }
     }
 
@@ -189,7 +194,10 @@ impl<'a> Store<'a> {
     fn lock_file(&'a self) -> Result<Locked<'a>, StoreError> {
         let path = self.directory.join("lock");
         let file = lock::open(&path).map_err(failed("open", &path))?;
-        let held = self.patience.wait(file).map_err(failed("lock", &path))?;
+        let held = self
+            .lock_deadline
+            .wait(file)
+            .map_err(failed("lock", &path))?;
         let locked = Locked {
             store: self,
             _held: held,

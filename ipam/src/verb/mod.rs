@@ -12,7 +12,7 @@ use crate::{
     conf::Place,
     store::{Disk, Owner, Store},
 };
-use cni_protocol::{Environment, EnvironmentError, lock::Patience};
+use cni_protocol::{Environment, EnvironmentError, lock::LockDeadline};
 use rdma_netns::Linux;
 use serde_json::{Map, Value};
 
@@ -28,14 +28,14 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the input of a verb for the network of `place`. `raw` is the network's configuration. `patience` limits
-    /// the wait for the lock of the leases.
+    /// Returns the input of a verb for the network of `place`. `raw` is the network's configuration. `lock_deadline`
+    /// limits the wait for the lock of the leases.
     pub fn new(
         (disk, linux): (&'a dyn Disk, &'a Linux),
         environment: &'a Environment,
         place: &'a Place,
         raw: &'a Map<String, Value>,
-        patience: Patience,
+        lock_deadline: LockDeadline,
     ) -> Self {
         Self {
             disk,
@@ -43,7 +43,7 @@ impl<'a> Node<'a> {
             environment,
             place,
             raw,
-            store: Store::new(disk, &place.data_dir, &place.network.name, patience),
+            store: Store::new(disk, &place.data_dir, &place.network.name, lock_deadline),
         }
     }
 

@@ -103,7 +103,8 @@ fn others_need_not_wait_for_the_disk_of_a_gc() {
     let environment = [("CNI_COMMAND", "GC"), ("CNI_PATH", "/x")];
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let text = conf.to_string();
-    let patience = cni_protocol::lock::Patience::of_verb();
+    let lock_deadline = cni_protocol::lock::LockDeadline::of_verb();
     let system: (&dyn Disk, _) = (&Looks(node.leases_dir()), &Linux::new());
-    rdma_ipam::call(environment.into(), text.as_bytes(), system, patience).expect("it succeeds");
+    rdma_ipam::call(environment.into(), text.as_bytes(), system, lock_deadline)
+        .expect("it succeeds");
 }

@@ -58,7 +58,7 @@ const ODD: [(&str, Put); 6] = [
 ];
 
 /// Time limit of a call. It is shorter than the wait for a lock, and longer than any call that does not wait.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Asserts that nothing was written to the target of a link at `path`.
 #[track_caller]
@@ -76,7 +76,7 @@ fn assert_left_alone(path: &Path, what: &str) {
 fn run(command: &str, container: &str, conf: &Value) -> Outcome {
     let at = Instant::now();
     let outcome = call(command, container, conf).run();
-    assert!(at.elapsed() < PATIENCE, "{command}: {:?}", at.elapsed());
+    assert!(at.elapsed() < TIMEOUT, "{command}: {:?}", at.elapsed());
     outcome
 }
 

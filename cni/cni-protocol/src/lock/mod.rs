@@ -62,11 +62,11 @@ impl Deref for Held {
 
 /// The time limit for all locks of a verb.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct LockDeadline {
     until: Instant,
 }
 
-impl Patience {
+impl LockDeadline {
     /// Returns the limit for a verb that starts now.
     pub fn of_verb() -> Self {
         Self::until(Instant::now() + VERB_LIMIT)
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn all_locks_of_a_verb_share_its_time() {
         let left = |seconds| {
-            let left = Patience::until(Instant::now() + Duration::from_secs(seconds)).left();
+            let left = LockDeadline::until(Instant::now() + Duration::from_secs(seconds)).left();
             left.as_secs_f64().round()
         };
         assert_eq!(
@@ -375,11 +375,17 @@ mod tests {
             [30., 30., 30., 10., 1., 1.]
         );
         let over = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
-        assert_eq!(Patience::until(over).left(), LEAST);
-        let more = |patience: Patience| patience.at_least(UNDO_LIMIT).left().as_secs_f64().round();
-        assert_eq!(more(Patience::until(over)), UNDO_LIMIT.as_secs_f64());
-        assert_eq!(more(Patience::of_verb()), LIMIT.as_secs_f64());
-        let whole = Patience::of_verb().until - Instant::now();
+        assert_eq!(LockDeadline::until(over).left(), LEAST);
+        let more = |lock_deadline: LockDeadline| {
+            lock_deadline
+                .at_least(UNDO_LIMIT)
+                .left()
+                .as_secs_f64()
+                .round()
+        };
+        assert_eq!(more(LockDeadline::until(over)), UNDO_LIMIT.as_secs_f64());
+        assert_eq!(more(LockDeadline::of_verb()), LIMIT.as_secs_f64());
+        let whole = LockDeadline::of_verb().until - Instant::now();
         assert_eq!(whole.as_secs_f64().round(), VERB_LIMIT.as_secs_f64());
     }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Time in seconds after which a record should no longer wait for the release of its addresses. The runtime repeats DEL
 /// after five minutes.
-const PATIENCE: u64 = 600;
+const RELEASE_TIMEOUT: u64 = 600;
 
 const RECOVERY: &str = "the next ADD on this node restores its devices; to cause an ADD, delete a pod with RDMA, so \
                         that it starts again";
@@ -144,7 +144,7 @@ fn stale(
             return;
         }
         let what = format!("{whose}: its addresses are not released yet");
-        match age > PATIENCE {
+        match age > RELEASE_TIMEOUT {
             true => findings.warning(
                 format!("{what}; last attempt {}", ago(age)),
                 "check the IPAM plugin and its data directory: the next ADD tries again",

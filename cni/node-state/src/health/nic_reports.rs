@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 const APART: Duration = Duration::from_secs(1);
 
 /// Longest time for which the first observation of health waits for the reports.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct NicReports {
@@ -51,8 +51,8 @@ impl NicReports {
         }
     }
 
-    /// Lets only the reporters with the names `judges` decide on health. Requests a reading if the names differ from the
-    /// present ones. Returns true if a device's fault ends by this change.
+    /// Lets only the reporters with the names `judges` decide on health. Requests a reading if the names differ from
+    /// the present ones. Returns true if a device's fault ends by this change.
     pub(super) fn judge_by(&mut self, judges: &[String]) -> bool {
         if self.last.is_some() && self.faults.judges != judges {
             self.request();
@@ -81,11 +81,11 @@ impl NicReports {
         self.last = Some(now);
         // ignore the error: the receiver may be dropped
         self.start(move |it| drop(answer.send(it)));
-        match reports.recv_timeout(PATIENCE) {
+        match reports.recv_timeout(REPORT_TIMEOUT) {
             Ok(reports) => drop(self.faults.take(now, reports)),
             Err(_) => {
                 log::warn!(
-                    "devlink and the counters of PCI errors do not answer within {PATIENCE:?}"
+                    "devlink and the counters of PCI errors do not answer within {REPORT_TIMEOUT:?}"
                 );
                 self.request();
             }

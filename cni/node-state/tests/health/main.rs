@@ -6,7 +6,7 @@ mod node;
 
 use integration::{
     stopwatch::Stopwatch,
-    wait::{self, PATIENCE},
+    wait::{self, TIMEOUT},
 };
 use node::{Node, with_node};
 use node_state::health::Watch;
@@ -85,7 +85,7 @@ fn a_port_without_events_is_observed_soon_enough() {
             // the watch observed a moment ago, so its next observation is at most one interval later
             node.port(state);
             let begin = Stopwatch::start();
-            assert!(node.wait(PATIENCE, watch.next()), "{state} was not seen");
+            assert!(node.wait(TIMEOUT, watch.next()), "{state} was not seen");
             let took = begin.elapsed();
             assert!(took < SOON - Duration::from_millis(300), "{state}{took:?}");
             watch.unhealthy(&node.inventory);
@@ -216,7 +216,7 @@ fn changes_are_reported_as_long_as_there_is_a_receiver() {
                 told.borrow().len() < 3
             },
         );
-        assert!(node.wait(PATIENCE, followed), "{:?}", told.borrow());
+        assert!(node.wait(TIMEOUT, followed), "{:?}", told.borrow());
         assert_eq!(told.into_inner(), ["", "", "nic0 has no carrier"]);
     });
 }

@@ -29,9 +29,9 @@ pub(super) fn is_busy(error: &OpError) -> bool {
 
 /// The operation that is repeated, and the time after which it is not repeated any more.
 #[derive(Debug, Default)]
-pub(super) struct Patience(Option<(Op, Instant)>);
+pub(super) struct Retry(Option<(Op, Instant)>);
 
-impl Patience {
+impl Retry {
     /// Pauses before the next try of the refused operation. Returns false if the time limit has passed.
     pub(super) fn wait<K: Kernel>(&mut self, kernel: &K, error: &OpError) -> bool {
         let until = match &self.0 {

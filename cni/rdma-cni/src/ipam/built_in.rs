@@ -6,7 +6,7 @@
 //! files, after the part that the kernel loads. A wrapper, another version or a manual build has another stamp or
 //! none. `rdma-cni` starts such a program as a process.
 
-use cni_protocol::lock::Patience;
+use cni_protocol::lock::LockDeadline;
 use rdma_ipam::store::{Deferred, Disk, RealDisk};
 use rdma_netns::Linux;
 use std::{
@@ -55,9 +55,9 @@ impl BuiltIn {
         deadline: Instant,
         later: Option<&Deferred>,
     ) -> Result<Vec<u8>, Vec<u8>> {
-        let patience = Patience::until(deadline);
+        let lock_deadline = LockDeadline::until(deadline);
         let disk = later.map_or(&RealDisk as &dyn Disk, |it| it);
-        rdma_ipam::call(environment, input, (disk, &self.linux), patience)
+        rdma_ipam::call(environment, input, (disk, &self.linux), lock_deadline)
     }
 }
 

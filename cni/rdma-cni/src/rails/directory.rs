@@ -3,7 +3,7 @@
 //! directory relative to the directory, and follows no links.
 
 use super::LARGEST;
-use cni_protocol::lock::{self, Held, Patience};
+use cni_protocol::lock::{self, Held, LockDeadline};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat, renameat},
@@ -152,7 +152,7 @@ impl Directory {
     }
 
     /// Waits for the lock of the file `name`.
-    pub(super) fn lock(&self, name: &str, patience: Patience) -> io::Result<Held> {
+    pub(super) fn lock(&self, name: &str, lock_deadline: LockDeadline) -> io::Result<Held> {
         let flags = OFlag::O_RDWR
             | OFlag::O_CREAT
             | OFlag::O_NOFOLLOW
@@ -161,6 +161,6 @@ impl Directory {
         let fd = openat(self.0.as_fd(), name, flags, Mode::from_bits_truncate(0o600))?;
         let file = File::from(fd);
         lock::protect(&file)?;
-        patience.wait(file)
+        lock_deadline.wait(file)
     }
 }

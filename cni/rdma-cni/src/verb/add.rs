@@ -36,8 +36,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time after the first missing GID in which ADD tries again if another netdev has or had a GID of the address. A try can
-/// wait 5 s for GIDs, because the pod's GID can get the index of the other GID between two reads.
+/// Time after the first missing GID in which ADD tries again if another netdev has or had a GID of the address. A try
+/// can wait 5 s for GIDs, because the pod's GID can get the index of the other GID between two reads.
 const GID_RETRY_TIME: Duration = Duration::from_secs(20);
 
 /// Result of ADD.
@@ -351,7 +351,7 @@ fn finish<K: Kernel>(
         &observed,
         lock,
     )?;
-    rails::write(node.store.root(), node.store.patience(), attachment)?;
+    rails::write(node.store.root(), node.store.lock_deadline(), attachment)?;
     // announce in one of the last steps, because an ADD that fails should announce no address
     apply::announce(node.kernel, pod, attachment, &observed);
     if answers.is_some() && node.conf.probe {
@@ -375,8 +375,8 @@ fn finish<K: Kernel>(
     Ok(result)
 }
 
-/// Returns the value of [`Rail::erdma_verbs`]. Only an eRDMA device without a parent in sysfs has functions that may have
-/// made it.
+/// Returns the value of [`Rail::erdma_verbs`]. Only an eRDMA device without a parent in sysfs has functions that may
+/// have made it.
 fn erdma_verbs(rail: &Rail, observed: &Observed) -> Option<String> {
     let rdma = plan::rdma_anywhere(rail, observed)?;
     let mut devices = observed.devices.iter();
@@ -396,7 +396,7 @@ fn undo<K: Kernel>(
 ) -> Error {
     // the caller logs ADD's error, with the devices that could not be restored
     log::debug!("{cause}; undoing");
-    let node = &node.with_patience(UNDO_LIMIT);
+    let node = &node.with_lock_deadline(UNDO_LIMIT);
     let conflicts: Vec<IpAddr> = match &cause {
         Cause::Apply(ApplyError::Duplicate(ip)) => vec![*ip],
         Cause::Apply(ApplyError::InUse(conflict) | ApplyError::TakenMeanwhile(conflict)) => {

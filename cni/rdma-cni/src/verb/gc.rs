@@ -44,7 +44,7 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
     let mut errors = vec![];
     for key in keys.into_iter().filter(|key| !is_valid(key)) {
         log::info!("{key}: detaching, because the runtime no longer lists this attachment");
-        if let Err(error) = detach(&node.with_patience(time), &key) {
+        if let Err(error) = detach(&node.with_lock_deadline(time), &key) {
             if is_kept(&error) {
                 time = Duration::ZERO;
             }

@@ -5,7 +5,7 @@
 use super::{
     outlast,
     restoring::{self, Elsewhere},
-    teardown::{self, PATIENCE},
+    teardown::{self, NETNS_EXIT_TIMEOUT},
 };
 use crate::{apply::Tries, error::Error, ipam, node::Node};
 use attachments::{
@@ -209,7 +209,8 @@ fn recover_other<K: Kernel>(
 
 /// Restores the devices. The caller releases the addresses after it has released the node's lock. Does not wait for the
 /// end of a namespace, or for a network manager. If no such wait is necessary, rails on the host become free for other
-/// pods after the first try. Otherwise they become free after a later try, at least [`PATIENCE`] after the first.
+/// pods after the first try. Otherwise they become free after a later try, at least [`NETNS_EXIT_TIMEOUT`] after the
+/// first.
 fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -220,7 +221,7 @@ fn restore_devices<K: Kernel>(
     }
     let pod = teardown::pod_of(node, attachment)?;
     let since_failure = attachment.since_failure(node.kernel.uptime());
-    let has_waited = since_failure.is_some_and(|it| it >= PATIENCE);
+    let has_waited = since_failure.is_some_and(|it| it >= NETNS_EXIT_TIMEOUT);
     let elsewhere = match has_waited {
         true => Elsewhere::Left,
         false => Elsewhere::Awaited,

@@ -25,7 +25,7 @@ use std::{
 };
 
 /// Maximum wait until the kernel returns the devices of a dying namespace.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const NETNS_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit for removing the netdevs that a pod made on its rails: a program in the pod may keep making netdevs.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -90,7 +90,7 @@ pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
 /// Removes the rails of `key` from its pod's rails file. Retries a failure once, because usually no later verb removes
 /// the rails. A file that a pod has created at this path does not prevent the restore of the pod's devices.
 pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
-    let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
+    let remove = || rails::remove(node.store.root(), node.store.lock_deadline(), key, pod);
     if let Err(error) = remove().or_else(|_| remove()) {
         log::warn!("{key}: {error}; its rails file stays");
     }
@@ -107,7 +107,7 @@ pub fn devices<K: Kernel>(
     if attachment.phase == Phase::Restored || attachment.boot_id != node.kernel.boot_id()? {
         return Ok(());
     }
-    let [deadline, last] = [PATIENCE, LONGEST].map(|it| node.kernel.now() + it);
+    let [deadline, last] = [NETNS_EXIT_TIMEOUT, LONGEST].map(|it| node.kernel.now() + it);
     let tries = Tries::new(attachment.since_failure(node.kernel.uptime()));
     let mut has_begun = false;
     loop {

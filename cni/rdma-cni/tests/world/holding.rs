@@ -6,7 +6,7 @@ use crate::{
     node::{Node, configure, host_change, name, settle},
 };
 use fake_kernel::{Nic, Verdict, World};
-use integration::wait::PATIENCE;
+use integration::wait::TIMEOUT;
 use rdma_cni::{
     reply,
     verb::{add, gc},
@@ -219,11 +219,11 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
         });
         let (answered, has_answered) = mpsc::channel::<()>();
         scope.spawn(move || {
-            receiver.recv_timeout(PATIENCE).unwrap();
+            receiver.recv_timeout(TIMEOUT).unwrap();
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.lock().unwrap();
             // the sender is dropped when the verb has answered
-            let _ = has_answered.recv_timeout(PATIENCE);
+            let _ = has_answered.recv_timeout(TIMEOUT);
         });
         let (code, message) = node.del_within(&pod, &node.two_rails(), Duration::ZERO);
         drop(answered);
@@ -265,14 +265,14 @@ fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
             ..
         } => {
             sender.send(()).unwrap();
-            answered.recv_timeout(PATIENCE).unwrap();
+            answered.recv_timeout(TIMEOUT).unwrap();
             Verdict::Refuse(nix::errno::Errno::EINVAL)
         }
         _ => Verdict::Proceed,
     });
     let error = thread::scope(|scope| {
         scope.spawn(move || {
-            receiver.recv_timeout(PATIENCE).unwrap();
+            receiver.recv_timeout(TIMEOUT).unwrap();
             let other = another_moves(node);
             answer.send(()).unwrap();
             other.join().unwrap();

@@ -3,7 +3,7 @@
 
 use crate::gate;
 use attachments::Store;
-use cni_protocol::{Command, Environment, Input, Mistakes, lock::Patience};
+use cni_protocol::{Command, Environment, Input, Mistakes, lock::LockDeadline};
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
 use network_conf::Conf;
 use rdma_netns::{
@@ -360,7 +360,7 @@ impl Node {
         let raw = config.as_object().unwrap().clone();
         let conf = Conf::read(raw, &environment.args, &mut Mistakes::of(Command::Del)).unwrap();
         let mut node = rdma_cni::node::Node::new(&self.kernel, &environment, &conf);
-        node.store = Store::within(&conf.state_dir, Patience::until(Instant::now() + time));
+        node.store = Store::within(&conf.state_dir, LockDeadline::until(Instant::now() + time));
         gate::pass(!config["ipam"].is_null(), || run(&node))
     }
 

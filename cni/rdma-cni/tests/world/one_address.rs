@@ -7,7 +7,7 @@ use crate::{
     tenants::{on_vlan, vlans},
 };
 use attachments::Store;
-use cni_protocol::lock::Patience;
+use cni_protocol::lock::LockDeadline;
 use fake_kernel::{Verdict, World, world::HOST};
 use rdma_netns::{Address, GidKind, Kernel as _, LinkChange, NetnsSide, Op};
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ fn one_add_at_a_time_awaits_the_gid_of_an_address() {
     let waits = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&waits);
     node.kernel.meanwhile(move |_| {
-        let now = Store::within(store.root(), Patience::until(Instant::now()));
+        let now = Store::within(store.root(), LockDeadline::until(Instant::now()));
         assert!(now.lock_gids(&address).unwrap_err().is_held());
         counted.fetch_add(1, Ordering::Relaxed);
     });
@@ -195,8 +195,8 @@ fn the_other_gid_goes_while_add_sets_the_address() {
     }
 }
 
-/// The GID of a netdev under another name is not the pod's, also when the netdev gets the child's name before the child's
-/// own GID is there.
+/// The GID of a netdev under another name is not the pod's, also when the netdev gets the child's name before the
+/// child's own GID is there.
 #[test]
 fn the_other_netdev_gets_the_childs_name_while_add_sets_the_address() {
     let leases = Leases::on(Node::with(vlans()));

@@ -31,7 +31,7 @@ use tokio::{
 
 /// Total time for which one Prepare call waits for absent devices, for all its claims together. Kubelet ends a call
 /// after 45 s, and repeats it after more than a minute.
-pub(super) const PATIENCE: Duration = Duration::from_secs(25);
+pub(super) const PREPARE_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Error if a claim has parameters without an effect. The parameter `rails` always has an effect.
 const NOT_ATTACHED: &str = "its parameters configure the attachment, but rdma-cni does not attach its pod: the pod \

@@ -3,7 +3,7 @@
 
 use super::{
     former_ids::FormerIds,
-    prepare::{PATIENCE, Preparer},
+    prepare::{PREPARE_TIMEOUT, Preparer},
 };
 use crate::metrics::{Known, Metrics};
 use ::dra::{ClaimName, Record, cdi};
@@ -42,7 +42,7 @@ impl Service {
 
     async fn prepare(&self, claims: &[Claim]) -> NodePrepareResourcesResponse {
         let mut response = NodePrepareResourcesResponse::default();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + PREPARE_TIMEOUT;
         for claim in claims {
             let claim = name(claim);
             let started = Instant::now();

@@ -20,7 +20,7 @@ const TIMES: [f64; 5] = [0.000_1, 0.001, 0.01, 0.1, 1.0];
 
 /// Returns the longest normal time between two events of a watch that sends requests at this interval. A request to the
 /// API server may take 180 s.
-pub(crate) fn patience(interval: Duration) -> Duration {
+pub(crate) fn event_timeout(interval: Duration) -> Duration {
     interval + Duration::from_secs(180)
 }
 
@@ -33,7 +33,7 @@ struct Figures {
     requests: Family<Labels, Counter>,
     times: Latency,
     /// Longest normal time between two events.
-    patience: Duration,
+    event_timeout: Duration,
     state: Mutex<State>,
 }
 
@@ -66,7 +66,7 @@ impl Fabric {
             registry,
             requests,
             times,
-            patience: patience(interval),
+            event_timeout: event_timeout(interval),
             state: Mutex::new(State {
                 rails: vec![],
                 last: Instant::now(),
@@ -124,7 +124,7 @@ impl Fabric {
     /// The watch has made no progress for too long.
     pub(super) fn live(&self) -> Result<String, String> {
         let silent = self.0.state.lock().last.elapsed();
-        match silent > self.0.patience {
+        match silent > self.0.event_timeout {
             true => Err(format!(
                 "the fabric watch made no progress for {} s\n",
                 silent.as_secs()

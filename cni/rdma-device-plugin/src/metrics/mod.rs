@@ -68,7 +68,7 @@ mod text;
 
 pub use collect::{Sources, View};
 pub use fabric::Fabric;
-pub(crate) use fabric::patience;
+pub(crate) use fabric::event_timeout;
 pub(crate) use holders::held;
 pub use server::{serve, serve_fabric, serve_probes, serve_when_free};
 

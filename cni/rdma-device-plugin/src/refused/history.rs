@@ -102,7 +102,7 @@ impl History {
     /// refusal if [`Self::is`] has recorded the container's pod, and `cure` is not [`Cure::Time`].
     pub fn refused(&mut self, ids: &Ids, name: &PodName, cure: Cure, now: Instant) -> Step {
         self.forget(now);
-        let patience = match cure {
+        let limit = match cure {
             Cure::Time => return Step::None,
             Cure::AnotherPod => SECOND_TRY,
             Cure::DeviceOrAnotherPod => DEVICE_AWAY,
@@ -111,7 +111,7 @@ impl History {
             return Step::Read;
         };
         seen.last = now;
-        if seen.stays || now.duration_since(seen.first) < patience {
+        if seen.stays || now.duration_since(seen.first) < limit {
             return Step::None;
         }
         let owner = seen.pod.owner.as_ref();

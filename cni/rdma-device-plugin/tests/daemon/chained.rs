@@ -157,7 +157,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
         .daemon
         .says("the runtime no longer calls the plugins in the directory of network cbr0");
     let is_back = || list().contains("rdma-cni") && !path("state/detected/ADD@cbr0").exists();
-    assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
+    assert!(wait::within(wait::TIMEOUT, is_back), "{}", list());
 }
 
 /// The configuration places the entry in the network's own directory, which the runtime does not read. The daemon's

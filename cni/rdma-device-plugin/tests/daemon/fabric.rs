@@ -113,7 +113,7 @@ fn without_the_api_server_it_is_alive_and_not_ready() {
 }
 
 /// Writes the report of a watch that found the first NIC unhealthy, and the second NIC reachable.
-fn report(machine: &Machine, patience: Duration) {
+fn report(machine: &Machine, lifetime: Duration) {
     let asked = |node: &str, seconds| Asked {
         node: node.to_owned(),
         address: "10.0.0.2".parse().expect("an address"),
@@ -131,7 +131,7 @@ fn report(machine: &Machine, patience: Duration) {
         rail(&FIRST, true, asked("node-<7>", None)),
         rail(&SECOND, false, asked("node-8", Some(0.000_31))),
     ];
-    let report = Report::new(rails, patience);
+    let report = Report::new(rails, lifetime);
     report.write(&machine.path("state")).expect("written");
 }
 

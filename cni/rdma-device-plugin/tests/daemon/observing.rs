@@ -42,7 +42,7 @@ fn metrics_report_kubelets_state() {
         metrics = node.daemon.get("/metrics");
         lines.iter().all(|line| metrics.contains(line))
     };
-    assert!(wait::within(wait::PATIENCE, has_all), "{metrics}");
+    assert!(wait::within(wait::TIMEOUT, has_all), "{metrics}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::{FLANNEL, Node, TERWAY};
 use integration::{
     Daemon, stopwatch,
-    wait::{PATIENCE, within},
+    wait::{TIMEOUT, within},
 };
 use std::{fs, process::Command, thread, time::Duration};
 
@@ -110,7 +110,7 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
 /// Waits until the daemon is idle while nothing changes.
 #[track_caller]
 pub(crate) fn becomes_quiet(daemon: &Daemon) {
-    let is_quiet = within(PATIENCE, || {
+    let is_quiet = within(TIMEOUT, || {
         let (threads, before) = (daemon.threads(), daemon.sleeps());
         thread::sleep(Duration::from_secs(1));
         // the context switches of a thread that ended no longer count

@@ -7,7 +7,7 @@ use crate::{
 };
 use integration::{
     stopwatch,
-    wait::{PATIENCE, within},
+    wait::{TIMEOUT, within},
 };
 use std::{
     fs,
@@ -40,7 +40,7 @@ fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
         });
         thread::sleep(Duration::from_secs(3));
         // the daemon does not give up: wait for four rewrites, because the disk may be slow
-        within(PATIENCE, || rewrites.load(Ordering::Relaxed) >= 4);
+        within(TIMEOUT, || rewrites.load(Ordering::Relaxed) >= 4);
         over.store(true, Ordering::Relaxed);
     });
     let rewrites = rewrites.into_inner();

@@ -9,7 +9,7 @@ use crate::{
 use conflist::{List, Position};
 use integration::{
     stopwatch,
-    wait::{PATIENCE, within},
+    wait::{TIMEOUT, within},
 };
 use std::{
     fs::{self, File, OpenOptions},
@@ -179,7 +179,7 @@ fn a_write_to_a_file_that_was_replaced_meanwhile_counts() {
         let (first, second) = (format!("first{round}"), format!("second{round}"));
         let text = |name: &str| FLANNEL.replace("cbr0", name);
         let has_ours = |name: &str| {
-            within(PATIENCE, || {
+            within(TIMEOUT, || {
                 let text = fs::read_to_string(&path).unwrap_or_default();
                 List::parse(&text).is_ok_and(|list| list.name() == name && list.ours().is_some())
             })

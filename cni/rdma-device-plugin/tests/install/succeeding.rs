@@ -4,7 +4,7 @@
 use crate::{FLANNEL, Node, said};
 use integration::{
     Daemon,
-    wait::{PATIENCE, within},
+    wait::{TIMEOUT, within},
 };
 use serde_json::Value;
 use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
@@ -69,7 +69,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     assert_eq!(now, written, "it was written meanwhile");
     // the list of a restarted network program gets the newest entry, too
     node.net("10-flannel.conflist", FLANNEL);
-    assert!(within(PATIENCE, || mtu(&node) == Some(4200)));
+    assert!(within(TIMEOUT, || mtu(&node) == Some(4200)));
     let new = daemon(&node, 4200);
     thread::sleep(A_WHILE);
     assert_eq!(mtu(&node), Some(4200));
@@ -79,7 +79,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     );
     // the new daemon has ended, so the old daemon leads again and writes its entry
     drop(new);
-    assert!(within(PATIENCE, || mtu(&node) == Some(1500)));
+    assert!(within(TIMEOUT, || mtu(&node) == Some(1500)));
 }
 
 /// The init container adds its entry to another list than the daemon.

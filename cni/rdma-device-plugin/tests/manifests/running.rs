@@ -276,10 +276,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     // the network program writes its list when it starts
     fs::write(node.list(), LIST).expect("written");
     let again = || fs::read_to_string(node.list()).is_ok_and(|list| list == chained);
-    assert!(
-        wait::within(wait::PATIENCE, again),
-        "it is not put in again"
-    );
+    assert!(wait::within(wait::TIMEOUT, again), "it is not put in again");
     drop(daemon);
 
     node.pod_ended_with("team/train-0");
@@ -348,7 +345,7 @@ fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
         // the daemon makes the kernel number the namespaces whose events it receives
         let listens = || !node.netns.ip("netns list-id").is_empty();
         assert!(
-            wait::within(wait::PATIENCE, listens),
+            wait::within(wait::TIMEOUT, listens),
             "{file}: the pod is not found"
         );
         daemon.says("waiting for RDMA devices");

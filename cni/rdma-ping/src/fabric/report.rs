@@ -30,11 +30,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns a report on `rails` that becomes void after `patience`.
-    pub fn new(rails: Vec<RailState>, patience: Duration) -> Self {
+    /// Returns a report on `rails` that becomes void after `lifetime`.
+    pub fn new(rails: Vec<RailState>, lifetime: Duration) -> Self {
         Self {
             boot_id: Linux::new().boot_id().unwrap_or_default(),
-            until: seconds_since_boot().unwrap_or_default() + patience.as_secs(),
+            until: seconds_since_boot().unwrap_or_default() + lifetime.as_secs(),
             rails,
         }
     }

@@ -130,7 +130,7 @@ pub(super) struct Watch {
     percent: u8,
     /// Time without a renewal after which unreachable rails of another node do not count. The node is then probably
     /// off.
-    patience: Duration,
+    renewal_timeout: Duration,
     /// Last renewal of each node with unreachable rails, and the time when it was first listed. The key is the hash of
     /// the node's name.
     renewals: BTreeMap<u64, (u64, Duration)>,
@@ -138,13 +138,13 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Returns the watch of the node whose name has the hash `seed`. `percent` is the largest percentage of unreachable
-    /// rails with which a rail becomes unhealthy. After `patience` without a renewal, a node's unreachable rails do not
-    /// count.
-    pub(super) fn new(seed: u64, percent: u8, patience: Duration) -> Self {
+    /// rails with which a rail becomes unhealthy. After `renewal_timeout` without a renewal, a node's unreachable rails
+    /// do not count.
+    pub(super) fn new(seed: u64, percent: u8, renewal_timeout: Duration) -> Self {
         Self {
             seed,
             percent,
-            patience,
+            renewal_timeout,
             renewals: BTreeMap::new(),
             wanted: 1,
             list: 0,
@@ -317,7 +317,7 @@ impl Watch {
             if known.0 != node.renewal {
                 *known = news;
             }
-            if node.hash == self.seed || now.saturating_sub(known.1) < self.patience {
+            if node.hash == self.seed || now.saturating_sub(known.1) < self.renewal_timeout {
                 unreachable += node.unreachable();
             }
         }

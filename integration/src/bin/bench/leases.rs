@@ -6,7 +6,7 @@ use super::{
     figures,
     run::{Run, call, median, row, runs},
 };
-use cni_protocol::lock::Patience;
+use cni_protocol::lock::LockDeadline;
 use integration::{
     Node,
     plugin::{debian, rdma_cni},
@@ -127,7 +127,7 @@ impl Side {
 
     /// Writes the leases that the ADDs of 50,000 pods would leave.
     fn fill_ours(&self, start: IpAddr) {
-        let store = Store::new(&RealDisk, &self.directory, "bench", Patience::of_verb());
+        let store = Store::new(&RealDisk, &self.directory, "bench", LockDeadline::of_verb());
         let leases = store.lock().expect("the lock");
         for number in 0..HELD {
             let owner = owner(number);

@@ -14,12 +14,12 @@ fn rail(number: usize, addresses: &[&str]) -> FabricRail {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(1200);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(1200);
 const NOW: Duration = Duration::ZERO;
 const ANSWER: Outcome = Outcome::Answered(Duration::from_micros(250));
 
 fn watch(rails: Vec<FabricRail>, peers: Vec<Vec<FabricRail>>) -> Watch {
-    let mut watch = Watch::new(7, 10, PATIENCE);
+    let mut watch = Watch::new(7, 10, RENEWAL_TIMEOUT);
     watch.has(rails);
     let peers = (0..).zip(peers);
     let peers: Vec<_> = peers.map(|(hash, rails)| peer(hash, rails)).collect();
@@ -243,7 +243,7 @@ fn the_clusters_size_follows_from_the_groups_of_the_present_list() {
         peers.collect::<Vec<_>>()
     };
     for (unreachable, is_unhealthy) in [(200, true), (250, false)] {
-        let mut watch = Watch::new(7, 10, PATIENCE);
+        let mut watch = Watch::new(7, 10, RENEWAL_TIMEOUT);
         watch.has(vec![rail(0, &["10.0.0.1"])]);
         for _ in 0..4 {
             assert!(!watch.listed(peers(31)));
@@ -310,7 +310,7 @@ fn a_verdict_outlives_its_watch() {
     lose(&mut before, 0);
     before.take_unreachable(&listed(&before), NOW);
     for (percent, is_unhealthy) in [(10, true), (0, false)] {
-        let mut watch = Watch::new(7, percent, PATIENCE);
+        let mut watch = Watch::new(7, percent, RENEWAL_TIMEOUT);
         watch.has(rails());
         watch.had(&before.states());
         let states = watch.states();
