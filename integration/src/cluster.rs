@@ -127,17 +127,17 @@ impl<N: Send> Cluster<N> {
             management,
         };
         cluster.until("the node is ready", |it| {
-            let node = it.look(&format!("/api/v1/nodes/{}", this.name));
+            let node = it.get(&format!("/api/v1/nodes/{}", this.name));
             is_true(&node, "Ready") && node["spec"]["taints"].is_null()
         });
-        cluster.says("the node is ready");
+        cluster.report("the node is ready");
         cluster
     }
 }
 
 impl<N> Cluster<N> {
     /// Prints `what` with the seconds since the cluster's start.
-    pub fn says(&self, what: &str) {
+    pub fn report(&self, what: &str) {
         say(self.began, what);
     }
 
@@ -158,12 +158,12 @@ impl<N> Cluster<N> {
             let output = Command::new("sh").args(["-e", "-c", line]).output();
             output.unwrap_or_else(|error| panic!("{line}: {error}"))
         };
-        self.says(line);
+        self.report(line);
         output
     }
 
     /// Returns an object of the API by its path. `Null`: the object does not exist, or the request failed.
-    pub fn look(&self, path: &str) -> Value {
+    pub fn get(&self, path: &str) -> Value {
         let text = self.plane.ask(path);
         text.map_or(Value::Null, |it| {
             serde_json::from_str(&it).expect("the API server answers JSON")
@@ -171,8 +171,8 @@ impl<N> Cluster<N> {
     }
 
     /// Returns the objects of the API's collection at `path`.
-    pub fn look_at_all(&self, path: &str) -> Vec<Value> {
-        match self.look(path)["items"].take() {
+    pub fn list(&self, path: &str) -> Vec<Value> {
+        match self.get(path)["items"].take() {
             Value::Array(items) => items,
             _ => vec![],
         }
@@ -242,7 +242,7 @@ impl<N> Cluster<N> {
         let count = |it: &Value| it["restartCount"].as_u64();
         let mut told = Value::Null;
         self.until(&format!("{name} is ready"), |it| {
-            told = it.look(&path);
+            told = it.get(&path);
             let containers = told["status"]["containerStatuses"].as_array();
             let mut containers = containers.into_iter().flatten();
             is_true(&told, "Ready") && containers.all(|it| count(it) >= Some(times))
@@ -277,7 +277,7 @@ impl<N> Cluster<N> {
 
     /// Returns this node's allocatable `resource`, from the API server.
     pub fn allocatable(&self, resource: &str) -> Option<String> {
-        let node = self.look(&format!("/api/v1/nodes/{}", Member::this().name));
+        let node = self.get(&format!("/api/v1/nodes/{}", Member::this().name));
         let text = node["status"]["allocatable"][resource].as_str();
         text.map(str::to_owned)
     }

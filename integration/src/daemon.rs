@@ -68,7 +68,7 @@ impl Daemon {
     /// Waits for a log line that contains `words`, and returns the first one.
     #[track_caller]
     pub fn line(&self, words: &str) -> String {
-        self.says(words);
+        self.wait_for_log(words);
         let lines = self.lines.0.lock().expect("the lines");
         let line = lines.iter().find(|line| line.contains(words));
         line.expect("it was said").clone()
@@ -76,13 +76,13 @@ impl Daemon {
 
     /// Waits until the daemon has logged `words`.
     #[track_caller]
-    pub fn says(&self, words: &str) {
-        self.says_times(words, 1);
+    pub fn wait_for_log(&self, words: &str) {
+        self.wait_for_log_times(words, 1);
     }
 
     /// Waits until at least `times` log lines of the daemon contain `words`.
     #[track_caller]
-    pub fn says_times(&self, words: &str, times: usize) {
+    pub fn wait_for_log_times(&self, words: &str, times: usize) {
         let lines = self.lines.0.lock().expect("the lines");
         let enough = |lines: &mut Vec<String>| {
             lines.iter().filter(|line| line.contains(words)).count() < times

@@ -19,7 +19,7 @@ pub mod node;
 pub mod plugins;
 pub mod pod_resources;
 
-pub use allocation::{Allocation, Wish};
+pub use allocation::{Allocation, AllocationRequest};
 pub use claims::ClaimManager;
 pub use device_manager::DeviceManager;
 pub use plugins::{Generation, Manner, Registered, Resource};

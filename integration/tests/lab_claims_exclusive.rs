@@ -34,7 +34,7 @@ const ROOT: &str = "resource.kubernetes.io/pcieRoot";
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 fn release(cluster: &Cluster<Lab>) -> u32 {
-    let told = cluster.look("/version");
+    let told = cluster.get("/version");
     let minor = told["minor"].as_str().expect("a text");
     minor.trim_end_matches('+').parse().expect("a number")
 }
@@ -104,7 +104,7 @@ fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function
     cluster.make(TEMPLATES, &template("two", 2, constraint));
     cluster.make(PODS, &pod("two", Some("two")));
     let two = cluster.pod("two");
-    let claims = cluster.look_at_all(CLAIMS);
+    let claims = cluster.list(CLAIMS);
     let results = claims[0]["status"]["allocation"]["devices"]["results"].as_array();
     let results = results.expect("it is allocated").iter();
     let mut given: Vec<&str> = results
@@ -124,7 +124,7 @@ fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function
     had.sort_unstable();
     assert_eq!(all_own(&two), had);
     assert_eq!(links(&two.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
-    cluster.says(&format!(
+    cluster.report(&format!(
         "a pod has {given:?}, below {}",
         roots[0]["string"]
     ));
@@ -150,7 +150,7 @@ fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
     });
     cluster.until("its slices are taken back", |it| of_slices(it).0.is_empty());
     let line = said.lines().find(|it| it.contains("drops the field"));
-    cluster.says(line.expect("a line"));
+    cluster.report(line.expect("a line"));
     remove(cluster, SHARED);
 }
 
@@ -192,7 +192,7 @@ fn each_container_has_its_own_function() {
     let is_another = |(number, function): &&(u64, &Function)| uverbs(&function.rdma).2 != *number;
     let others = functions.iter().filter(is_another).count();
     assert!(others > 0, "all have the numbers that they had");
-    cluster.says(&format!(
+    cluster.report(&format!(
         "three pods have a function each, {others} of them with another number than before"
     ));
     had.sort();
@@ -203,7 +203,7 @@ fn each_container_has_its_own_function() {
     cluster.runtime.cri().kill(&pods[1].main().id);
     let again = cluster.pod_started("default", &pods[1].name, 1);
     own(&again);
-    cluster.says("a container that was started again has its own function");
+    cluster.report("a container that was started again has its own function");
 
     // another pod gets the function that a removed pod returned
     let given_back = own(&pods[0]);
@@ -214,7 +214,7 @@ fn each_container_has_its_own_function() {
     for pod in [&again, &pods[2]] {
         own(pod);
     }
-    cluster.says("the next pod has the function that is free");
+    cluster.report("the next pod has the function that is free");
     end(&mut cluster, &["b", "c", "d"]);
     let usable: Vec<Vec<&Function>> = all
         .iter()

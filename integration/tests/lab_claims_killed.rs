@@ -47,7 +47,7 @@ fn makes_a_pod(cluster: &Cluster) {
 #[track_caller]
 fn until_it_is_gone(cluster: &mut Cluster) {
     cluster.until("the pod is gone, and its claim", |it| {
-        it.look_at_all(PODS).is_empty() && it.look_at_all(CLAIMS).is_empty()
+        it.list(PODS).is_empty() && it.list(CLAIMS).is_empty()
     });
 }
 
@@ -92,7 +92,7 @@ fn all_kills(cluster: &mut Cluster) -> [Vec<Fault>; 2] {
     assert_eq!(coming.get("rename"), Some(&1), "{coming:?}");
     assert!(coming.contains_key("fsync"), "{coming:?}");
     assert!(ending["unlink"] >= 2, "{ending:?}");
-    cluster.says(&format!("coming changes {coming:?}, ending {ending:?}"));
+    cluster.report(&format!("coming changes {coming:?}, ending {ending:?}"));
     [coming, ending].map(kills)
 }
 
@@ -116,7 +116,7 @@ fn is_killed(
         let now = daemon(it);
         restarts(&now) > restarts(&before) && is_true(&now, "Ready")
     });
-    cluster.says(&what);
+    cluster.report(&what);
 }
 
 /// Replaces the daemon's pod, because kubelet restarts the containers of one pod with growing delays.

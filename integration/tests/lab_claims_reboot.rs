@@ -51,7 +51,7 @@ fn own(cluster: &Cluster<Lab>, pod: &Pod) -> Function {
 /// The device that the scheduler allocated to the pod's claim.
 #[track_caller]
 fn allocated(cluster: &Cluster<Lab>, pod: &str) -> Value {
-    let claims = cluster.look_at_all(CLAIMS);
+    let claims = cluster.list(CLAIMS);
     let mut claims = claims.iter();
     let claim = claims.find(|it| it["status"]["reservedFor"][0]["name"] == pod);
     let claim = claim.unwrap_or_else(|| panic!("{pod} has no claim"));
@@ -84,7 +84,7 @@ fn first_boot() {
         let pod = cluster.pod(name);
         own(&cluster, &pod);
     }
-    cluster.says("two pods have a function each");
+    cluster.report("two pods have a function each");
     // write the runtime's files to the disk: the test is not about their loss
     nix::unistd::sync();
     power::cut();
@@ -108,12 +108,12 @@ fn second_boot() {
         (claims.len(), specifications.len()),
         (NAMES.len(), NAMES.len())
     );
-    cluster.says("the pods have their functions again");
+    cluster.report("the pods have their functions again");
     end(&mut cluster, &["a"]);
     cluster.make(PODS, &pod("c"));
     let last = cluster.pod("c");
     own(&cluster, &last);
-    cluster.says("another pod has the one that was given back, or a free one");
+    cluster.report("another pod has the one that was given back, or a free one");
     end(&mut cluster, &["b", "c"]);
     assert!(records().is_empty(), "{:?}", records());
     none_is_left(&mut cluster);

@@ -117,7 +117,7 @@ fn apply(cluster: &Cluster<Functions>, objects: &str) {
 
 /// Returns the slices of a driver.
 fn slices_of(cluster: &Cluster<Functions>, driver: &str) -> Vec<Value> {
-    let mut slices = cluster.look_at_all(SLICES);
+    let mut slices = cluster.list(SLICES);
     slices.retain(|it| it["spec"]["driver"] == driver);
     slices
 }
@@ -216,12 +216,12 @@ fn a_node_goes_from_dranet_to_our_claims_and_back() {
     claim(&cluster, &theirs());
     job(&cluster);
     has_function(&mut cluster, netdev);
-    cluster.says("a pod has the function by dranet");
+    cluster.report("a pod has the function by dranet");
 
     assert_eq!(page.types(&cluster, "Check"), "");
     page.types(&cluster, "Prepare");
     has_function(&mut cluster, netdev);
-    cluster.says("dranet was restarted, the pod has the function");
+    cluster.report("dranet was restarted, the pod has the function");
     page.types(&cluster, "Migrate a node");
     cluster.nics.card.are_home();
     // as the page says, dranet does not restore addresses
@@ -251,7 +251,7 @@ fn a_node_goes_from_dranet_to_our_claims_and_back() {
     let shown = page.types(&cluster, "Verify a node");
     assert!(shown.contains(OURS), "{shown}");
     has_function(&mut cluster, "rdma0");
-    cluster.says("the pod has the function by ours");
+    cluster.report("the pod has the function by ours");
 
     page.types(&cluster, "Undo a node");
     page.types(&cluster, "Undo all");
@@ -259,15 +259,15 @@ fn a_node_goes_from_dranet_to_our_claims_and_back() {
     assert!(records().is_empty(), "{:?}", records());
     Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
     before.assert_restored(&host);
-    cluster.says("the host is restored");
+    cluster.report("the host is restored");
 
     claim(&cluster, &theirs());
     cluster.types("kubectl delete pod job-0");
     has_function(&mut cluster, netdev);
-    cluster.says("the pod has the function by dranet again");
+    cluster.report("the pod has the function by dranet again");
     cluster.types("kubectl delete statefulset job");
     cluster.until("the pod and its claim are gone", |it| {
-        it.look_at_all(PODS).is_empty() && it.look_at_all(CLAIMS).is_empty()
+        it.list(PODS).is_empty() && it.list(CLAIMS).is_empty()
     });
     cluster.nics.card.are_home();
     assert_eq!(slices::devices(&slices_of(&cluster, OURS)).0, [""; 0]);

@@ -100,7 +100,7 @@ fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
         // a container cannot set the sysctl, as the page says
         assert_eq!(cluster.nics.nics.filter(nic), "1");
     }
-    cluster.says("the NICs have what the metadata service says");
+    cluster.report("the NICs have what the metadata service says");
 
     let names = ["a", "b"];
     for name in names {
@@ -119,14 +119,12 @@ fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
             assert_ne!(ran.code, 0, "{}", ran.said);
         }
     }
-    cluster.says("each pod has one NIC's device");
+    cluster.report("each pod has one NIC's device");
     end(&mut cluster, &names);
     assert!(records().is_empty(), "{:?}", records());
 
     remove(&mut cluster, MANIFEST);
-    cluster.until("the daemon is gone", |it| {
-        it.look_at_all(DAEMONS).is_empty()
-    });
+    cluster.until("the daemon is gone", |it| it.list(DAEMONS).is_empty());
     cluster.until("the node has no ids any more", |it| {
         it.allocatable(RESOURCE).is_none_or(|count| count == "0")
     });

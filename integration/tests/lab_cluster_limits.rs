@@ -60,7 +60,7 @@ fn cgroup_of(cluster: &Cluster, pod: &Pod) -> PathBuf {
     let path = format!("/proc/{}/cgroup", told["pid"]);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let cgroup = text.trim().strip_prefix("0::/").expect("version 2");
-    let told = cluster.look(&format!("{PODS}/{}", pod.name));
+    let told = cluster.get(&format!("{PODS}/{}", pod.name));
     let uid = told["metadata"]["uid"].as_str().expect("an id");
     let (above, container) = if has_systemd() {
         let slice = format!("kubepods-besteffort-pod{}.slice", uid.replace('-', "_"));
@@ -151,7 +151,7 @@ fn locks_memory_without_root(cluster: &mut Cluster) {
         regions.contains("mrlen 1073741824")
     });
     assert!(done, "{regions}: {}", locks.main().sh("cat /tmp/said"));
-    cluster.says("a pod without root has registered a gibibyte");
+    cluster.report("a pod without root has registered a gibibyte");
     end(cluster, &["locks", "plain"]);
 }
 
@@ -180,7 +180,7 @@ fn comes(cluster: &mut Cluster, name: &str, limited: &Path) {
     is_limited(&cgroup_of(cluster, &next), name);
     is_limited(limited, name);
     end(cluster, &[name]);
-    cluster.says(&format!("{name}: the limits are there"));
+    cluster.report(&format!("{name}: the limits are there"));
 }
 
 /// systemd reloads its units, executes itself again, and enables other controllers for a unit in a slice of the pods.
@@ -201,7 +201,7 @@ fn outlives_systemd(cluster: &mut Cluster, limited: &Path) {
         is_limited(limited, line);
     }
     comes(cluster, "after-systemd", limited);
-    cluster.says(&format!("{} took no limit away", version.trim()));
+    cluster.report(&format!("{} took no limit away", version.trim()));
 }
 
 /// Disables the rdma controller for all cgroups below `cgroup`.
@@ -239,7 +239,7 @@ fn gets_the_controller_again(cluster: &mut Cluster, limited: &Path) {
         said.contains("disabled the controller rdma for the pod"),
         "{said}"
     );
-    cluster.says(&format!(
+    cluster.report(&format!(
         "the controller was taken, and back after {took:?}"
     ));
 }
@@ -291,7 +291,7 @@ fn limits_of_pods_outlast_the_nodes_programs_and_end_with_the_pods() {
     assert!(said.contains("1000 iters in"), "{said}");
     assert_eq!(metric_of("rdma_pod_objects", "full"), Some(8.0));
     assert_eq!(metric_of("rdma_pod_objects_limit", "full"), Some(11.0));
-    cluster.says("a pod is at its limit, and another one goes on");
+    cluster.report("a pod is at its limit, and another one goes on");
     end(&mut cluster, &["beside"]);
 
     outlives_kubelet(&mut cluster, &limited);
@@ -312,9 +312,7 @@ fn limits_of_pods_outlast_the_nodes_programs_and_end_with_the_pods() {
         assert_eq!(metric(&page, name, &[]), None, "{name}");
     }
     cluster.types(&format!("kubectl delete -f {}", manifest.display()));
-    cluster.until("the daemon is gone", |it| {
-        it.look_at_all(DAEMONS).is_empty()
-    });
+    cluster.until("the daemon is gone", |it| it.list(DAEMONS).is_empty());
     // removes the RDMA devices; the lab then reports warnings of the kernel
     drop(cluster);
 }

@@ -140,7 +140,7 @@ fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
     job(&cluster);
     let theirs = ["rdma_cm", "umad0", "umad1"];
     has_both_nics(&cluster.pod("job-0"), &theirs);
-    cluster.says("a pod runs by the other plugin");
+    cluster.report("a pod runs by the other plugin");
 
     assert_eq!(page.types(&cluster, "Check"), "");
     page.types(&cluster, "Prepare");
@@ -151,16 +151,16 @@ fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
     let shown = page.types(&cluster, "Verify a node");
     assert!(shown.contains(r#""rdma/hca":"63""#), "{shown}");
     has_both_nics(&cluster.pod("job-0"), &["rdma_cm"]);
-    cluster.says("the same pod runs by ours");
+    cluster.report("the same pod runs by ours");
 
     page.types(&cluster, "Undo a node");
     page.types(&cluster, "Undo all");
     has_both_nics(&cluster.pod("job-0"), &theirs);
     assert!(records().is_empty(), "{:?}", records());
     Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
-    cluster.says("the pod runs by the other plugin again");
+    cluster.report("the pod runs by the other plugin again");
 
     cluster.types("kubectl delete statefulset job");
-    cluster.until("the pod is gone", |it| it.look_at_all(PODS).is_empty());
+    cluster.until("the pod is gone", |it| it.list(PODS).is_empty());
     before.assert_restored(&host);
 }

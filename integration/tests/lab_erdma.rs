@@ -124,7 +124,7 @@ impl Running<'_> {
     fn told(&self) {
         for (rail, nic) in NICS.into_iter().enumerate() {
             let ip = ADDRESSES[rail];
-            self.daemon().says(&format!(
+            self.daemon().wait_for_log(&format!(
                 "{}: {nic} has {ip}/24",
                 self.scene.erdma.rdma(rail)
             ));
@@ -220,7 +220,7 @@ fn comes_round(misbehave: impl FnOnce(&MetadataService), told: &str) {
     });
     running.told();
     let said = running.daemon().count(&format!("{waits}: the metadata"));
-    assert_eq!(said, 1, "it is said once");
+    assert_eq!(said, 1, "the message is logged once");
     running.end();
     assert!(scene.release().status.success());
     before.assert_restored(&scene.nics.host);
@@ -297,7 +297,7 @@ fn conflicts_are_reported_and_what_is_configured_is_left_alone() {
         .daemon()
         .line(&format!("{}: not configured: ", scene.erdma.rdma(0)));
     assert!(line.contains("10.0.0.6 is already on eth0"), "{line}");
-    running.daemon().says(&format!(
+    running.daemon().wait_for_log(&format!(
         "{}: left alone: {} is a port of bond9",
         scene.erdma.rdma(1),
         NICS[1]
@@ -319,12 +319,12 @@ fn conflicts_are_reported_and_what_is_configured_is_left_alone() {
         .host
         .ip(&format!("address del {}/32 dev eth0", ADDRESSES[0]));
     let running = scene.start(&scene.nics.service.base());
-    running.daemon().says(&format!(
+    running.daemon().wait_for_log(&format!(
         "{}: left alone: {} has 10.0.0.77/24 already",
         scene.erdma.rdma(1),
         NICS[1]
     ));
-    running.daemon().says(&format!(
+    running.daemon().wait_for_log(&format!(
         "{}: {} has 10.0.0.6/24",
         scene.erdma.rdma(0),
         NICS[0]
@@ -366,7 +366,7 @@ fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
         scene.erdma.rdma(0),
         NICS[0]
     );
-    running.daemon().says(&told);
+    running.daemon().wait_for_log(&told);
     scene.nics.host.ip(&address("del"));
     running.end();
     is_bare();
@@ -384,7 +384,7 @@ fn a_nic_whose_drivers_are_bound_anew_gets_it_all_again() {
         fs::write(path, function).expect("the driver's file");
     };
     driver("erdma", "unbind", FUNCTIONS[1]);
-    running.daemon().says(&format!(
+    running.daemon().wait_for_log(&format!(
         "the eRDMA driver is not bound to {}: its probe is not deferred",
         FUNCTIONS[1]
     ));

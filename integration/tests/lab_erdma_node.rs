@@ -10,7 +10,7 @@ use integration::{
         Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NIC_FUNCTIONS, NICS, directory, is_bound,
         macs, node_guid,
     },
-    kubelet::{Allocation, Wish, node::Node},
+    kubelet::{Allocation, AllocationRequest, node::Node},
     lab::{REPORT_LIMIT, uverbs},
     wait,
 };
@@ -34,7 +34,7 @@ fn has_ids(node: &Node, nics: usize) {
 #[track_caller]
 fn is_told_unbound(daemon: &Daemon) {
     let function = FUNCTIONS[0];
-    daemon.says(&format!(
+    daemon.wait_for_log(&format!(
         "the eRDMA driver is not bound to {function}: the driver's probe waits"
     ));
     metric_has_problem(daemon, "unbound");
@@ -110,7 +110,7 @@ fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
     // after these reports, only the load of the driver makes the daemon observe the functions again
     metric_has_problem(&node.daemon, "not_loaded");
     for function in NIC_FUNCTIONS {
-        node.daemon.says(&format!("{function} (in pod"));
+        node.daemon.wait_for_log(&format!("{function} (in pod"));
     }
     // no log line shows the end of the observation after the last report
     thread::sleep(Duration::from_secs(3));
@@ -160,7 +160,8 @@ fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
             .any(is_bound)),
         "a function is bound before the second pod's DEL"
     );
-    node.daemon.says("is on the host, and is not restored yet");
+    node.daemon
+        .wait_for_log("is on the host, and is not restored yet");
     scene.node.del(&scene.configuration(1), "c1", &second);
     scene.erdma.are_home();
     for (nic, mac) in macs().into_iter().enumerate() {
@@ -175,7 +176,7 @@ fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
 fn a_function_that_was_unbound_by_hand_stays_unbound() {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
     let stays = |daemon: &Daemon| {
-        daemon.says(&format!(
+        daemon.wait_for_log(&format!(
             "the eRDMA driver is not bound to {}: its probe is not deferred",
             FUNCTIONS[0]
         ));
@@ -268,8 +269,9 @@ fn a_container_has_the_device_files_of_its_numa_nodes_nic_or_of_all() {
                 nodes.map(|it| it.id).eq([numa_node])
             });
             assert_eq!(on_node.count(), 200, "{driver:?}");
-            let wish = Wish::new("near", "main", RESOURCE, 1).on_numa_node(numa_node);
-            let given = node.allocate(&wish);
+            let request =
+                AllocationRequest::new("near", "main", RESOURCE, 1).on_numa_node(numa_node);
+            let given = node.allocate(&request);
             let own = files[usize::try_from(numa_node).expect("a node")].clone();
             assert_eq!(
                 device_files(&given),
@@ -289,7 +291,7 @@ fn a_container_has_the_device_files_of_its_numa_nodes_nic_or_of_all() {
         });
         let node = Node::start(&all.to_string());
         has_ids(&node, 2);
-        let given = node.allocate(&Wish::new("all", "main", RESOURCE, 1));
+        let given = node.allocate(&AllocationRequest::new("all", "main", RESOURCE, 1));
         let mut every = files.to_vec();
         every.push("rdma_cm".to_owned());
         every.sort();
@@ -350,7 +352,8 @@ fn the_daemon_loads_the_driver_and_reports_that_it_has_one_mode() {
         json!({ "erdma": erdma }).to_string()
     };
     let node = Node::start(&configuration("default"));
-    node.daemon.says("the eRDMA driver is in mode default");
+    node.daemon
+        .wait_for_log("the eRDMA driver is in mode default");
     has_ids(&node, 2);
     let labels = [("which", "loaded"), ("mode", "default")];
     assert_eq!(node.metric("rdma_erdma_driver_mode", &labels), Some(1.0));
@@ -378,5 +381,5 @@ fn the_daemon_loads_the_driver_and_reports_that_it_has_one_mode() {
     scene.erdma.unload();
     let node = Node::start(CONFIGURATION);
     node.daemon
-        .says("the eRDMA driver is not loaded: load it (modprobe erdma)");
+        .wait_for_log("the eRDMA driver is not loaded: load it (modprobe erdma)");
 }

@@ -179,7 +179,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     daemon.remove();
     let uninstall = Manifest::read("conf/manifests/uninstall.yaml");
     let (uninstall, _) = node.daemon_pod(&uninstall, "uninstall");
-    let waits = uninstall.says("trying again every");
+    let waits = uninstall.wait_for_log("trying again every");
     waits.expect("it waits below running pods");
     let why = uninstall.said();
     for pod in ["default/server", "default/client"] {
@@ -189,7 +189,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     node.remove(server);
     node.remove(client);
     assert!(records().is_empty());
-    let done = uninstall.says(UNINSTALLED);
+    let done = uninstall.wait_for_log(UNINSTALLED);
     done.expect("no pod has devices any more");
     uninstall.remove();
     Files::below(&PLACES).assert_as(&before, &LEFT);

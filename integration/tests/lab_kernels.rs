@@ -22,7 +22,7 @@ fn one_request_gives_a_pod_every_rail_and_the_doctor_finds_nothing_amiss() {
     let node = SharedNode::new();
     node.remove(node.plain("first"));
     let before = Snapshot::of(&node.nics.host);
-    let pods = ["one", "two"].map(|name| node.runtime.pod(&node.wish(name)));
+    let pods = ["one", "two"].map(|name| node.runtime.pod(&node.pod_with_hca(name)));
     let netns = pods.each_ref().map(|pod| pod.netns());
     pods.iter().for_each(has_all_rails);
     for rail in 0..2 {

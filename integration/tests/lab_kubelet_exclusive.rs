@@ -4,7 +4,7 @@
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
-    kubelet::{Allocation, Wish, node::Node},
+    kubelet::{Allocation, AllocationRequest, node::Node},
     lab::{self, Function, Lab, NICS, REPORT_LIMIT, uverbs},
     wait,
 };
@@ -92,16 +92,17 @@ impl Scene {
     #[track_caller]
     fn one(&self, pod: usize, nic: usize, container: &str) -> Allocation {
         let id = self.lab.functions[nic][pod].pci.clone();
-        let wish = Wish::new(NAMES[pod], container, VF, 1).reusing(&[id]);
-        self.node.allocate(&wish)
+        let request = AllocationRequest::new(NAMES[pod], container, VF, 1).reusing(&[id]);
+        self.node.allocate(&request)
     }
 
     /// A pod has the function of `uverbs1`, and another function has the lower number.
     #[track_caller]
     fn with_a_lower_number(&self) -> (Function, Function, Allocation) {
         let [lowest, function] = ["uverbs0", "uverbs1"].map(|name| self.lab.numbered(name));
-        let wish = Wish::new("one", "main", VF, 1).reusing(std::slice::from_ref(&function.pci));
-        let given = self.node.allocate(&wish);
+        let request = AllocationRequest::new("one", "main", VF, 1)
+            .reusing(std::slice::from_ref(&function.pci));
+        let given = self.node.allocate(&request);
         (lowest, function, given)
     }
 }

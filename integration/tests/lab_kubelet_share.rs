@@ -4,7 +4,7 @@
 
 use integration::{
     BondedNics,
-    kubelet::{Wish, node::Node},
+    kubelet::{AllocationRequest, node::Node},
     lab::{NICS, REPORT_LIMIT, uverbs},
     wait,
 };
@@ -45,7 +45,7 @@ fn a_rail_that_goes_down_is_reported_within_a_second_and_its_return_within_anoth
     }
     let aligned = scene
         .node
-        .allocate(&Wish::new("aligned", "main", "rdma/hca", 1).on_numa_node(1));
+        .allocate(&AllocationRequest::new("aligned", "main", "rdma/hca", 1).on_numa_node(1));
     let paths: Vec<&str> = aligned
         .given
         .devices

@@ -384,7 +384,7 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
     } else {
         "it has no RDMA device"
     };
-    daemon.says(&format!("{} (in pod c0) is unhealthy: {why}", FUNCTIONS[0]));
+    daemon.wait_for_log(&format!("{} (in pod c0) is unhealthy: {why}", FUNCTIONS[0]));
     has_no_links(&pod);
     has_ids(&kubelet, "rdma/b", 1);
     card.has_state(&node.host, RDMA[1], "ACTIVE");

@@ -69,7 +69,7 @@ fn with_auto_the_entry_is_where_this_runtime_reads_it() {
     daemon.remove();
     let uninstall = Manifest::read("conf/manifests/uninstall.yaml");
     let (uninstall, _) = node.daemon_pod(&uninstall, "uninstall");
-    let done = uninstall.says(UNINSTALLED);
+    let done = uninstall.wait_for_log(UNINSTALLED);
     done.expect("no pod has devices any more");
     uninstall.remove();
     Files::below(&PLACES).assert_as(&before, &LEFT);

@@ -7,7 +7,7 @@ use integration::{
     Netns,
     container_runtime::{Pod, PodSpec, SharedNode, shared::HCA},
     daemon,
-    kubelet::{Allocation, Wish},
+    kubelet::{Allocation, AllocationRequest},
     nics,
     plugin::rdma_cni,
     wait,
@@ -36,12 +36,20 @@ fn registering(node: &SharedNode, name: &str, resource: &str) -> Result<Pod, ton
         "ulimit -l >/tmp/limit; id -u >/tmp/user; {REGISTER} -d {rdma} >/tmp/said 2>&1; echo ended >>/tmp/said; sleep 600"
     );
     let spec = PodSpec::new(name).program(&line, 1000);
-    with_pingpong(node, spec, &Wish::new(name, "main", resource, 1))
+    with_pingpong(
+        node,
+        spec,
+        &AllocationRequest::new(name, "main", resource, 1),
+    )
 }
 
 /// Runs a pod with one container that has the requested resources and `ibv_rc_pingpong`.
-fn with_pingpong(node: &SharedNode, spec: PodSpec, wish: &Wish) -> Result<Pod, tonic::Status> {
-    let spec = spec.container("main", &[node.node.allocate(wish)]);
+fn with_pingpong(
+    node: &SharedNode,
+    spec: PodSpec,
+    request: &AllocationRequest,
+) -> Result<Pod, tonic::Status> {
+    let spec = spec.container("main", &[node.node.allocate(request)]);
     let spec = spec.mount(Path::new("/usr/bin/ibv_rc_pingpong"));
     let ask = |it: &Allocation| node.node.kubelet.before_start(&it.resource, &it.ids);
     node.runtime.run_asking(&spec, ask)
@@ -77,7 +85,9 @@ fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
         .status();
     assert!(limited.expect("prlimit runs").success());
     let node = SharedNode::of(MEMLOCK, 8);
-    let early = node.node.allocate(&Wish::new("early", "main", HCA, 1));
+    let early = node
+        .node
+        .allocate(&AllocationRequest::new("early", "main", HCA, 1));
     let started = node.node.kubelet.before_start(HCA, &early.ids);
     let why = started.expect_err("nothing can raise its limit");
     assert!(why.message().contains("is not installed"), "{why}");
@@ -152,7 +162,7 @@ fn a_pod_has_as_many_objects_as_its_resource_allows() {
     let unrecorded = with_pingpong(
         &node,
         PodSpec::new("unrecorded"),
-        &Wish::new("unrecorded", "main", HCA, 1),
+        &AllocationRequest::new("unrecorded", "main", HCA, 1),
     );
     let why = unrecorded.expect_err("it has no record").to_string();
     assert!(
@@ -168,8 +178,8 @@ fn a_pod_has_as_many_objects_as_its_resource_allows() {
         format!("$(cd /sys/class/infiniband/{rdma}/ports/1/gids; grep -ls '[1-9a-f]' * | head -1)");
     let ping = format!("ibv_rc_pingpong -d {rdma} -g {gid}");
     let [limited, plain] = [("limited", HCA), ("plain", "rdma/plain")].map(|(name, resource)| {
-        let wish = Wish::new(name, "main", resource, 1);
-        with_pingpong(&node, PodSpec::new(name), &wish).expect("it runs")
+        let request = AllocationRequest::new(name, "main", resource, 1);
+        with_pingpong(&node, PodSpec::new(name), &request).expect("it runs")
     });
     let max = [&limited, &plain].map(|pod| controlled(pod, "rdma.max"));
     assert_eq!(max[0], "hca_handle=max hca_object=4");
@@ -227,7 +237,7 @@ fn the_kernel_outlives_devices_after_limited_pods_have_ended() {
             "of-host" => PodSpec::new(name).host_network(),
             _ => PodSpec::new(name),
         };
-        with_pingpong(&node, spec, &Wish::new(name, "main", HCA, 1)).expect("it runs")
+        with_pingpong(&node, spec, &AllocationRequest::new(name, "main", HCA, 1)).expect("it runs")
     });
     for pod in &started {
         assert_eq!(controlled(pod, "rdma.max"), "hca_handle=max hca_object=4");
@@ -257,7 +267,7 @@ fn as_many_pods_fit_as_there_are_ids() {
     let used = || [0, 1].map(|rail| nics::gids(&nics::rdma(rail)));
     let before = used();
     assert!(before.iter().all(|it| *it <= 8), "{before:?} of the host");
-    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
+    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.pod_with_hca(name)));
     // soft-RoCE has only GIDs of RoCE v2
     let expected = before.map(|it| it + 2 * 3);
     assert_eq!(used(), expected, "a pod takes what the daemon counts");
@@ -282,7 +292,7 @@ fn as_many_pods_fit_as_there_are_ids() {
     fs::write(batch.path(), lines).expect("a file");
     others.ip(&format!("-batch {}", batch.path().display()));
     wait::until("the others have GIDs", || used()[0] == before[0] + entries);
-    let last = node.runtime.pod(&node.wish("last"));
+    let last = node.runtime.pod(&node.pod_with_hca("last"));
     assert_eq!(used()[0], before[0] + entries + 3);
     node.remove(last);
 }

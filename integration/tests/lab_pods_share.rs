@@ -11,7 +11,7 @@ use integration::{
         traffic::{self, End},
     },
     daemon,
-    kubelet::{Allocation, Wish},
+    kubelet::{Allocation, AllocationRequest},
     lab, nics, wait,
 };
 use nix::sys::signal::Signal;
@@ -41,7 +41,7 @@ fn node_with_a_bridge() -> SharedNode {
 fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic() {
     let node = node_with_a_bridge();
     let before = Snapshot::of(&node.nics.host);
-    let pods = ["server", "client"].map(|name| node.runtime.pod(&node.wish(name)));
+    let pods = ["server", "client"].map(|name| node.runtime.pod(&node.pod_with_hca(name)));
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
     for (pod, netns) in pods.iter().zip(&netns) {
         assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
@@ -115,7 +115,9 @@ fn allocated(node: &SharedNode) -> Option<f64> {
 
 #[track_caller]
 fn a_pod_of_the_hosts_network_has_the_hosts_devices(node: &SharedNode) {
-    let pod = node.runtime.pod(&node.wish("on-host").host_network());
+    let pod = node
+        .runtime
+        .pod(&node.pod_with_hca("on-host").host_network());
     assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
     assert_eq!(node.records(), 0, "the chain was called for hostNetwork");
     for rail in 0..2 {
@@ -135,8 +137,8 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     let before = Snapshot::of(&node.nics.host);
 
     // all processes of a pod are killed; kubelet notices this and removes the pod
-    let killed = node.runtime.pod(&node.wish("killed"));
-    let lives = node.runtime.pod(&node.wish("lives"));
+    let killed = node.runtime.pod(&node.pod_with_hca("killed"));
+    let lives = node.runtime.pod(&node.pod_with_hca("lives"));
     killed.kill();
     let keeps_no_process = node.runtime.engine() == Engine::Crio;
     wait::until("the runtime sees it", || {
@@ -160,7 +162,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     }
     node.remove(killed);
     // the runtime's new process starts a pod while the old pod runs
-    let new = node.runtime.pod(&node.wish("new"));
+    let new = node.runtime.pod(&node.pod_with_hca("new"));
     assert_eq!(links(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
     node.remove(new);
     node.remove(lives);
@@ -183,7 +185,7 @@ fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
             seen = seen.or(enough.then_some(found));
             enough
         };
-        let given_up = node.runtime.give_up(&node.wish(name), enough);
+        let given_up = node.runtime.give_up(&node.pod_with_hca(name), enough);
         assert!(given_up.is_err(), "{name} came");
         assert_eq!(seen, Some(records), "{name}: {given_up:?}");
         node.remove_all(&named);
@@ -197,7 +199,7 @@ fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
 /// that the runtime reports.
 #[track_caller]
 fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
-    let (spec, named) = (node.wish("orphan"), namespaces());
+    let (spec, named) = (node.pod_with_hca("orphan"), namespaces());
     let cri = node.runtime.cri().clone();
     thread::scope(|scope| {
         let started = scope.spawn(|| spec.run_sandbox(&cri));
@@ -264,7 +266,7 @@ fn each_container_gets_its_own_pods_rails() {
         let pod = node.runtime.run_asking(spec, ask);
         pod.unwrap_or_else(|status| panic!("{}", status.message()))
     };
-    let untold = node.runtime.run(&node.wish("untold"));
+    let untold = node.runtime.run(&node.pod_with_hca("untold"));
     let why = untold.expect_err("nothing is known of it");
     assert!(
         why.message().contains("unresolvable CDI devices"),
@@ -272,7 +274,7 @@ fn each_container_gets_its_own_pods_rails() {
         why.message()
     );
     node.node.free("untold");
-    let pods = ["first", "second"].map(|name| told(&node.wish(name)));
+    let pods = ["first", "second"].map(|name| told(&node.pod_with_hca(name)));
     let indexes = pods.each_ref().map(knows_its_rails);
     assert_eq!(indexes[0].len(), 2);
     assert_ne!(indexes[0], indexes[1], "they have addresses of their own");
@@ -290,7 +292,7 @@ fn each_container_gets_its_own_pods_rails() {
     let names = [0, 1].map(nics::rdma);
     let said = pods[0].main().sh("echo $NVSHMEM_HCA_LIST");
     assert_eq!(said.trim(), format!("{}:1,{}:1", names[0], names[1]));
-    let on_host = told(&node.wish("on-host").host_network());
+    let on_host = told(&node.pod_with_hca("on-host").host_network());
     assert_eq!(on_host.main().sh("echo $RDMA_RAILS").trim(), "[]");
     let of_node = format!("NCCL_IB_HCA=={},{}\n", names[0], names[1]);
     assert_eq!(on_host.main().sh("cat $NCCL_CONF_FILE"), of_node);
@@ -309,8 +311,8 @@ fn a_bond_can_be_one_pods_alone() {
     // this pod creates the bridge of the primary network
     node.remove(node.plain("plain"));
     let before = Snapshot::of(&node.nics.host);
-    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
-    let third = Wish::new("third", "main", HCA, 1);
+    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.pod_with_hca(name)));
+    let third = AllocationRequest::new("third", "main", HCA, 1);
     let refused = node.node.kubelet.allocate(&third);
     assert_eq!(
         refused.expect_err("none is left").code(),

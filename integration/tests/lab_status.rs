@@ -78,8 +78,8 @@ fn node() -> SharedNode {
 fn a_full_pool_concerns_the_pods_that_request_it() {
     let mut node = node();
     let before = Snapshot::of(&node.nics.host);
-    let pods = ["one", "two"].map(|name| node.runtime.pod(&node.wish(name)));
-    let refused = node.runtime.run(&node.wish("three"));
+    let pods = ["one", "two"].map(|name| node.runtime.pod(&node.pod_with_hca(name)));
+    let refused = node.runtime.run(&node.pod_with_hca("three"));
     let refused = refused.expect_err("the pool has room for two");
     assert!(refused.message().contains(POOL[1]), "{refused:?}");
     node.node.free("three");

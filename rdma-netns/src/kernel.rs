@@ -141,7 +141,7 @@ pub trait Kernel {
     fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError>;
 
     /// Returns the hosts that claimed one of the addresses since the probe. Does not wait.
-    fn overheard(
+    fn conflicts_since_probe(
         &self,
         pod: &Self::Pod,
         questions: &[Question],

@@ -68,14 +68,14 @@ pub struct Probed {
     /// The addresses that are not free.
     pub conflicts: Vec<Conflict>,
     /// Netdevs that could not send probes, with the reasons.
-    pub unasked: Vec<(InterfaceName, Unasked)>,
+    pub not_probed: Vec<(InterfaceName, ProbeObstacle)>,
     /// Time for which this program waited for answers. Does not include the machine's own delays after the wait.
     pub waited: Duration,
 }
 
 /// Reason why a netdev cannot send probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unasked {
+pub enum ProbeObstacle {
     /// The netdev has no carrier, or is down.
     #[error("it has no carrier")]
     NoCarrier,

@@ -39,7 +39,7 @@ impl Directory {
     pub fn new(files: Vec<File>) -> Self {
         let is_plugin = |file: &File| file.name.contains('/');
         let (mut plugins, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_plugin);
-        files.retain(|file| is_looked_for(&file.name));
+        files.retain(|file| has_list_extension(&file.name));
         plugins.retain(|file| file.name.ends_with(PLUGIN));
         for files in [&mut files, &mut plugins] {
             files.sort_by(|one, other| one.name.cmp(&other.name));
@@ -65,7 +65,7 @@ impl Directory {
             if is_identifier(&name) && entry.path().is_dir() {
                 add_plugins(&entry.path(), &name, &mut files);
             }
-            if is_looked_for(&name) && !entry.file_type()?.is_dir() {
+            if has_list_extension(&name) && !entry.file_type()?.is_dir() {
                 add(&entry.path(), name, &mut files);
             }
         }
@@ -155,7 +155,7 @@ fn unreadable(problem: impl ToString) -> Result<String, Broken> {
     Err(Broken::Unreadable { problem })
 }
 
-fn is_looked_for(name: &str) -> bool {
+fn has_list_extension(name: &str) -> bool {
     let extension = name.rfind('.').map(|at| &name[at..]);
     extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
 }

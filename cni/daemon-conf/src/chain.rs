@@ -124,7 +124,7 @@ impl Chain {
     /// pod's devices, or if the runtime passes the device (`deviceID`).
     pub fn unattached<'a>(&self, names: impl Iterator<Item = &'a ResourceName>) -> Vec<&'a str> {
         let takes_device_id = parsed(&self.entry).is_ok_and(|conf| conf.takes_device_id());
-        if !self.asks_kubelet() || takes_device_id {
+        if !self.queries_kubelet() || takes_device_id {
             return Vec::new();
         }
         let names = names.map(ResourceName::as_str);
@@ -148,7 +148,7 @@ impl Chain {
 
     /// Returns true if `rdma-cni` queries kubelet for a pod's devices. The daemon then refuses to start the containers
     /// of a pod whose network was made without `rdma-cni`.
-    pub fn asks_kubelet(&self) -> bool {
+    pub fn queries_kubelet(&self) -> bool {
         let devices = parsed(&self.entry).map(|conf| conf.devices);
         matches!(devices, Ok(Some(Devices::Resources(_))))
     }
@@ -165,7 +165,7 @@ impl Chain {
                  not at DEL: devices of ended pods would not be restored",
             );
         }
-        (!self.asks_kubelet()).then_some(
+        (!self.queries_kubelet()).then_some(
             "must be list or auto where chain.plugin names the devices: if the runtime does not read the directory, \
              pods would start without these devices and without an error",
         )
@@ -257,7 +257,7 @@ impl Section {
             names_resources: plugin.has("resources"),
             entry,
         };
-        if matches!(chain.runtime, Runtime::Named { .. }) && chain.asks_kubelet() {
+        if matches!(chain.runtime, Runtime::Named { .. }) && chain.queries_kubelet() {
             return Err(plugin.refused(
                 "must name the devices (devices or deviceID): with runtime podman or nerdctl there is no \
                  kubelet that allocates them",

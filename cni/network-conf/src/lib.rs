@@ -304,7 +304,7 @@ impl Conf {
                 .or(file.get("mtu"), None)?
                 .map(|Number::<68, 65535>(mtu)| mtu),
             pod_annotations: mistakes.or(PodAnnotations::parse(file), PodAnnotations::default())?,
-            unheard_arguments: mistakes.or(arguments.unheard(file), vec![])?,
+            unheard_arguments: mistakes.or(arguments.disallowed(file), vec![])?,
             rails: None,
             state_dir,
             detect: mistakes.or(file.get("detect"), None)?.unwrap_or_default(),

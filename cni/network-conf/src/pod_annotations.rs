@@ -67,7 +67,7 @@ impl PodAnnotations {
     }
 
     /// Returns the pod's annotations that `podAnnotations` does not allow.
-    pub fn unheard(&self) -> Vec<&'static str> {
+    pub fn disallowed(&self) -> Vec<&'static str> {
         let requested = self.requested.keys();
         let ignored = requested.filter(|choice| !self.allowed.contains(choice));
         ignored.map(|choice| choice.annotation()).collect()
@@ -156,7 +156,7 @@ mod tests {
     fn annotations_that_a_pod_may_not_choose_are_not_read() {
         let annotations = json!({"hca.rdma/mtu": "no", "hca.rdma/rails": "0"});
         let conf = conf(&json!(["rails"]), &annotations).expect("a configuration");
-        assert_eq!(conf.pod_annotations.unheard(), ["hca.rdma/mtu"]);
+        assert_eq!(conf.pod_annotations.disallowed(), ["hca.rdma/mtu"]);
         let chosen = conf.chosen_by_pod().expect("valid").expect("chosen");
         assert_eq!(
             (chosen.mtu, chosen.rails),

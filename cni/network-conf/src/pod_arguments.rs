@@ -118,16 +118,16 @@ impl<'a> PodArguments<'a> {
     ///
     /// # Errors
     /// See [`Self::places`].
-    pub(crate) fn unheard(&self, file: &Field<'_>) -> Result<Vec<&'static str>, Wrong> {
-        let mut unheard = vec![];
+    pub(crate) fn disallowed(&self, file: &Field<'_>) -> Result<Vec<&'static str>, Wrong> {
+        let mut disallowed = vec![];
         for argument in Argument::ALL.into_iter().filter(|it| !self.allows(*it)) {
             let places = self.places(file, argument)?;
             let mut values = places.iter().filter_map(Field::value);
             let is_set = values.any(|it| !it.is_null() && *it != "");
             if is_set || argument == Argument::Mac && self.mac.is_some() {
-                unheard.push(argument.name());
+                disallowed.push(argument.name());
             }
         }
-        Ok(unheard)
+        Ok(disallowed)
     }
 }

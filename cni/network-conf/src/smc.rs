@@ -133,7 +133,7 @@ impl Smc {
     }
 
     /// Returns true if the pod's annotation or claim requests SMC-R, and the configuration allows SMC-R.
-    pub fn is_asked_by_pod(&self) -> bool {
+    pub fn is_requested_by_pod(&self) -> bool {
         self.smcr != Smcr::Off && self.annotation == Annotation::Yes
     }
 }

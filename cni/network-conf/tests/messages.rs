@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 #[test]
 fn messages_are_as_written() {
-    golden::assert_said_of_each(env!("CARGO_MANIFEST_DIR"), "tests/messages", said);
+    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/messages", said);
 }
 
 fn said(input: &str) -> Vec<String> {

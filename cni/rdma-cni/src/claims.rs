@@ -25,7 +25,7 @@ use std::{borrow::Cow, collections::BTreeMap, path::Path};
 /// Claims contradict each other, or an annotation has a wrong value.
 pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, ConfError> {
     let by_claims = applied(conf, choice)?.map_or(Cow::Borrowed(conf), Cow::Owned);
-    for annotation in conf.pod_annotations.unheard() {
+    for annotation in conf.pod_annotations.disallowed() {
         log::warn!("ignoring annotation {annotation}: podAnnotations does not allow it");
     }
     for argument in &conf.unheard_arguments {

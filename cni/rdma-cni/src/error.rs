@@ -66,7 +66,7 @@ pub enum Error {
     Unreadable(String),
     /// GC could not determine the addresses that the IPAM plugin must keep.
     #[error("{0}; therefore GC did not call the IPAM plugin")]
-    Unasked(StoreError),
+    RetainedAddresses(StoreError),
     /// The kernel's state could not be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),

@@ -7,7 +7,7 @@
 use attachments::{Attachment, Rail};
 use rdma_netns::{
     Child, Conflict, Kernel, Observed, Question,
-    probe::{PROBE_TIME, Sign, Unasked},
+    probe::{PROBE_TIME, ProbeObstacle, Sign},
 };
 use std::time::Duration;
 
@@ -55,9 +55,9 @@ pub fn conflicts<K: Kernel>(
         }
     };
     budget.left = budget.left.saturating_sub(probed.waited);
-    for (link, why) in probed.unasked {
+    for (link, why) in probed.not_probed {
         match why {
-            Unasked::NoCarrier => log::warn!("{link}: its addresses are not probed: {why}"),
+            ProbeObstacle::NoCarrier => log::warn!("{link}: its addresses are not probed: {why}"),
             _ => log::debug!("{link}: its addresses are not probed: {why}"),
         }
     }
@@ -65,8 +65,12 @@ pub fn conflicts<K: Kernel>(
 }
 
 /// Returns the conflict if another machine announced one of the addresses while ADD set them.
-pub fn overheard<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment) -> Option<Conflict> {
-    match kernel.overheard(pod, &questions(attachment)) {
+pub fn conflicts_since_probe<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+) -> Option<Conflict> {
+    match kernel.conflicts_since_probe(pod, &questions(attachment)) {
         Ok(conflicts) => conflicts.into_iter().next(),
         Err(error) => {
             log::warn!(

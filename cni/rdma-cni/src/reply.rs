@@ -39,7 +39,7 @@ pub fn code(error: &Error) -> u32 {
         Error::State(error) | Error::Unfinished(error) if error.is_held() => code::TRY_LATER,
         Error::State(_)
         | Error::Forget(_)
-        | Error::Unasked(_)
+        | Error::RetainedAddresses(_)
         | Error::Newer { .. }
         | Error::Unreadable(_) => own::STATE,
         Error::Observe(_) | Error::Output(_) | Error::Smc(SmcError::Observe(_)) => code::IO,

@@ -23,7 +23,7 @@ pub(crate) fn run(
     // do not count the first round: the peer's first answer is lost while its kernel resolves this side's hardware
     // address
     round(arguments, devices, &mut outcomes)?;
-    for outcome in outcomes.iter_mut().filter(|it| it.goes_on()) {
+    for outcome in outcomes.iter_mut().filter(|it| it.is_retryable()) {
         *outcome = Outcome::new(outcome.pair.clone());
     }
     for number in 1..=arguments.count {
@@ -31,11 +31,11 @@ pub(crate) fn run(
         for outcome in round(arguments, devices, &mut outcomes)? {
             seen(number, outcome)?;
         }
-        if number < arguments.count && outcomes.iter().any(Outcome::goes_on) {
+        if number < arguments.count && outcomes.iter().any(Outcome::is_retryable) {
             thread::sleep(arguments.interval.saturating_sub(begin.elapsed()));
         }
     }
-    let is_silent = |it: &&mut Outcome| it.failure.is_some() && it.goes_on();
+    let is_silent = |it: &&mut Outcome| it.failure.is_some() && it.is_retryable();
     at_once(outcomes.iter_mut().filter(is_silent), |it| {
         compare(arguments, it);
     })?;
@@ -59,7 +59,7 @@ fn at_once<'a>(
     })
 }
 
-/// Sends a request for each pair for which [`Outcome::goes_on`] returns true. Returns these pairs.
+/// Sends a request for each pair for which [`Outcome::is_retryable`] returns true. Returns these pairs.
 ///
 /// # Errors
 /// The errors of [`at_once`].
@@ -68,7 +68,8 @@ fn round<'a>(
     devices: &Devices,
     outcomes: &'a mut [Outcome],
 ) -> io::Result<Vec<&'a Outcome>> {
-    let mut requested: Vec<&mut Outcome> = outcomes.iter_mut().filter(|it| it.goes_on()).collect();
+    let mut requested: Vec<&mut Outcome> =
+        outcomes.iter_mut().filter(|it| it.is_retryable()).collect();
     at_once(requested.iter_mut().map(|it| &mut **it), |it| {
         request(arguments, devices, it);
     })?;
@@ -106,7 +107,7 @@ fn request(arguments: &Arguments, devices: &Devices, outcome: &mut Outcome) {
                 outcome.local = Some(name(local));
             }
             outcome.failure = Some(error);
-            outcome.sent += u32::from(outcome.goes_on());
+            outcome.sent += u32::from(outcome.is_retryable());
         }
     }
 }

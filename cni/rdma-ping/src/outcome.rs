@@ -101,7 +101,7 @@ impl Outcome {
     }
 
     /// Returns false if a further request would fail in the same way.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         matches!(
             self.failure,
             None | Some(AskError::Silent { .. } | AskError::Unresolved(_) | AskError::NoPath(_))

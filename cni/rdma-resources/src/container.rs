@@ -184,7 +184,7 @@ impl Containers {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn tell_library<'a>(
+    pub fn write_library_file<'a>(
         &self,
         container: ContainerId<'_>,
         file: LibraryFile,
@@ -346,7 +346,7 @@ mod tests {
             let made = containers.make(container("17")).expect("made");
             assert_eq!(fs::read_dir(&made).expect("it is there").count(), 0);
             let variables = [("ONE", "=mlx5_0".to_owned()), ("TWO", "5".to_owned())];
-            let told = containers.tell_library(container("17"), file, variables);
+            let told = containers.write_library_file(container("17"), file, variables);
             told.expect("written");
             let text = fs::read_to_string(made.join(file.name())).expect("the file");
             assert_eq!(text, "ONE==mlx5_0\nTWO=5\n");

@@ -82,19 +82,19 @@ fn difference(written: &str, made: &str) -> String {
 /// # Panics
 /// A line differs, or the directory has no text file.
 #[track_caller]
-pub fn assert_said_of_each(manifest: &str, directory: &str, said: impl Fn(&str) -> Vec<String>) {
+pub fn assert_lines_of_each(manifest: &str, directory: &str, said: impl Fn(&str) -> Vec<String>) {
     let is_text = |path: &Path| path.extension().is_some_and(|it| it == "txt");
     let texts = cases(manifest, directory, is_text);
     assert!(!texts.is_empty(), "{directory} has no texts");
     assert_as_written(&texts, Path::to_owned, |file| {
         let text = fs::read_to_string(file).expect("the inputs");
-        said_of_each(&text, &said)
+        lines_of_each(&text, &said)
     });
 }
 
 /// Returns `text` with new answers. A line that is neither empty, indented nor a comment (`#`) is an input. The
 /// indented lines below an input are its answer, which `said` returns.
-fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
+fn lines_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
     let mut written = String::new();
     for line in text.lines().filter(|line| !line.starts_with(' ')) {
         let _ = writeln!(written, "{line}");

@@ -193,7 +193,7 @@ impl World {
 
     /// Updates the upper netdevs after a change of the netdev `id`: carrier, hardware address, lower index, MTU
     /// (`macvlan_device_event()`, `ipvlan_device_event()`, `vlan_device_event()`).
-    pub(crate) fn tell_children(&mut self, id: u64) {
+    pub(crate) fn update_children(&mut self, id: u64) {
         let Some(parent) = self.netdevs.iter().find(|netdev| netdev.id == id) else {
             return;
         };
@@ -228,7 +228,7 @@ impl World {
             let _ = self.set_mtu(netns, &name, mtu);
         }
         for vlan in vlans {
-            self.tell_children(vlan);
+            self.update_children(vlan);
         }
     }
 }

@@ -397,12 +397,12 @@ impl Kernel for FakeKernel {
         asked.map_err(|errno| ProbeError(errno.into()))
     }
 
-    fn overheard(
+    fn conflicts_since_probe(
         &self,
         pod: &FakePod,
         questions: &[Question],
     ) -> Result<Vec<Conflict>, ProbeError> {
-        let heard = self.alive().world.overheard(pod.id, questions);
+        let heard = self.alive().world.conflicts_since_probe(pod.id, questions);
         heard.map_err(|errno| ProbeError(errno.into()))
     }
 

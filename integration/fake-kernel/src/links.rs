@@ -109,7 +109,7 @@ impl World {
         link.routes.clear();
         let id = netdev.id;
         self.flush_dead_routes();
-        self.tell_children(id);
+        self.update_children(id);
         // the netdev was closed, and setting VLANs and IPoIB children down cannot fail
         let _ = self.take_along(id, false);
     }
@@ -164,7 +164,7 @@ impl World {
             netdev.link.routes = dead;
             self.flush_dead_routes();
         }
-        self.tell_children(id);
+        self.update_children(id);
         self.take_along(id, up)
     }
 
@@ -209,7 +209,7 @@ impl World {
         netdev.link.mtu = mtu;
         let id = netdev.id;
         if before == after {
-            self.tell_children(id);
+            self.update_children(id);
             return Ok(());
         }
         netdev.lose_ipv6();
@@ -219,7 +219,7 @@ impl World {
         for (key, value) in fresh.iter().filter(|(key, _)| key.starts_with("ipv6/")) {
             sysctls.insert(key.to_owned().into(), value);
         }
-        self.tell_children(id);
+        self.update_children(id);
         self.start_addresses(netns, link)
     }
 
@@ -253,7 +253,7 @@ impl World {
         }
         netdev.link.mac = mac.clone();
         let id = netdev.id;
-        self.tell_children(id);
+        self.update_children(id);
         self.set_guid_of_children(id, mac);
         Ok(())
     }

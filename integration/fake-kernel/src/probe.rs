@@ -5,7 +5,7 @@ use crate::world::World;
 use nix::errno::Errno;
 use rdma_netns::{
     Conflict, HardwareAddress, Link, LinkFlag, LinkType, NetnsId, Probed, Question,
-    probe::{PROBE_TIME, Sign, Unasked},
+    probe::{PROBE_TIME, ProbeObstacle, Sign},
 };
 use std::net::IpAddr;
 
@@ -28,8 +28,8 @@ impl World {
                 .link;
             if let Some(why) = cannot_ask(link) {
                 let reason = (question.link.clone(), why);
-                if !probed.unasked.contains(&reason) {
-                    probed.unasked.push(reason);
+                if !probed.not_probed.contains(&reason) {
+                    probed.not_probed.push(reason);
                 }
                 continue;
             }
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// Returns the conflicts with machines that announced an address since the probe.
-    pub(crate) fn overheard(
+    pub(crate) fn conflicts_since_probe(
         &mut self,
         netns: NetnsId,
         questions: &[Question],
@@ -74,14 +74,14 @@ fn heard_once(list: &mut Vec<IpAddr>, address: IpAddr) -> bool {
     found.map(|at| list.remove(at)).is_some()
 }
 
-fn cannot_ask(link: &Link) -> Option<Unasked> {
+fn cannot_ask(link: &Link) -> Option<ProbeObstacle> {
     if link.link_type != LinkType::Ether {
-        return Some(Unasked::NotEthernet);
+        return Some(ProbeObstacle::NotEthernet);
     }
     if link.has(LinkFlag::NoArp) {
-        return Some(Unasked::NoNeighbours);
+        return Some(ProbeObstacle::NoNeighbours);
     }
-    (!link.up || !link.carrier).then_some(Unasked::NoCarrier)
+    (!link.up || !link.carrier).then_some(ProbeObstacle::NoCarrier)
 }
 
 fn conflict(question: &Question, sign: Sign) -> Conflict {

@@ -37,17 +37,17 @@ pub fn files() -> [Vec<String>; 2] {
 
 /// Returns the devices of the node's slices, and the devices among them that no new pod may use.
 pub fn devices<N>(cluster: &Cluster<N>) -> (Vec<String>, Vec<String>) {
-    slices::devices(&cluster.look_at_all(SLICES))
+    slices::devices(&cluster.list(SLICES))
 }
 
 /// Returns an attribute of a device in the node's slices. `Null`: the device has no such attribute.
 pub fn attribute<N>(cluster: &Cluster<N>, device: &str, name: &str) -> Value {
-    slices::attribute(&cluster.look_at_all(SLICES), device, name)
+    slices::attribute(&cluster.list(SLICES), device, name)
 }
 
 /// Returns the daemon's pod. `Null`: no such pod exists.
 pub fn daemon<N>(cluster: &Cluster<N>) -> Value {
-    let mut pods = cluster.look_at_all(DAEMONS);
+    let mut pods = cluster.list(DAEMONS);
     pods.retain(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == "rdma-device-plugin");
     pods.pop().unwrap_or_default()
 }
@@ -92,14 +92,14 @@ pub fn install<N>(cluster: &mut Cluster<N>, manifest: &str, expected: &[&str]) {
         file.display()
     ));
     cluster.until("the daemon is ready", |it| is_true(&daemon(it), "Ready"));
-    cluster.says("the daemon is ready");
+    cluster.report("the daemon is ready");
     cluster.until("the slices are there", |it| {
         devices(it).0.len() == expected.len()
     });
     let (devices, tainted) = devices(cluster);
     assert_eq!(devices, expected);
     assert_eq!(tainted, [] as [&str; 0]);
-    cluster.says("the slices are there");
+    cluster.report("the slices are there");
 }
 
 /// Removes the manifest's objects, as `docs/deploy.md` describes. Returns when kubelet has deleted the slices.
@@ -127,7 +127,7 @@ pub fn remove<N>(cluster: &mut Cluster<N>, manifest: &str) {
 pub fn end<N>(cluster: &mut Cluster<N>, names: &[&str]) {
     cluster.delete(PODS, names);
     cluster.until("they are gone", |it| {
-        let left = it.look_at_all(PODS);
+        let left = it.list(PODS);
         let is_left = |name: &&str| left.iter().any(|pod| pod["metadata"]["name"] == **name);
         !names.iter().any(is_left)
     });
@@ -136,7 +136,7 @@ pub fn end<N>(cluster: &mut Cluster<N>, names: &[&str]) {
 /// Asserts that the pod's first container has never been restarted.
 #[track_caller]
 pub fn was_never_started_anew<N>(cluster: &Cluster<N>, name: &str) {
-    let told = cluster.look(&format!("{PODS}/{name}"));
+    let told = cluster.get(&format!("{PODS}/{name}"));
     let container = &told["status"]["containerStatuses"][0];
     assert_eq!(container["restartCount"], 0, "{told:#}");
 }
@@ -144,8 +144,6 @@ pub fn was_never_started_anew<N>(cluster: &Cluster<N>, name: &str) {
 /// Waits until no claim exists, then asserts that the claims have left no files.
 #[track_caller]
 pub fn none_is_left<N>(cluster: &mut Cluster<N>) {
-    cluster.until("the claims are gone", |it| {
-        it.look_at_all(CLAIMS).is_empty()
-    });
+    cluster.until("the claims are gone", |it| it.list(CLAIMS).is_empty());
     assert_eq!(files(), [vec![] as Vec<String>, vec![]]);
 }

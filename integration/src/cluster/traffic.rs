@@ -73,7 +73,7 @@ pub fn read_bandwidth(
         format!("ib_read_bw -q {pairs} -d {rdma} -x {gid} -s 4096 -n 20 -F")
     };
     // the programs exchange their parameters by TCP beforehand
-    let told = cluster.look(&format!("/api/v1/namespaces/default/pods/{server}"));
+    let told = cluster.get(&format!("/api/v1/namespaces/default/pods/{server}"));
     let by_tcp = told["status"]["podIP"].as_str().expect("an address");
     let lines = [
         (server, asks(server)),

@@ -229,7 +229,7 @@ impl DaemonPod {
     /// # Errors
     /// The container ended before that.
     #[track_caller]
-    pub fn says(&self, words: &str) -> Result<(), Ended> {
+    pub fn wait_for_log(&self, words: &str) -> Result<(), Ended> {
         let end = Instant::now() + TO_PREPARE;
         loop {
             // reads the status before the log, because the log is complete when the runtime reports the end

@@ -5,7 +5,7 @@
 use super::{Container, ContainerRuntime, Pod, PodSpec};
 use crate::{
     Conflist, Snapshot,
-    kubelet::{Allocation, Wish, node::Node},
+    kubelet::{Allocation, AllocationRequest, node::Node},
     lab::{Function, Lab, uverbs},
     smc,
 };
@@ -68,8 +68,8 @@ impl ExclusiveNode {
     /// Allocates the function at the PCI address `pci` to a container of a pod.
     #[track_caller]
     pub fn allocate(&self, pod: &str, container: &str, pci: &str) -> Allocation {
-        let wish = Wish::new(pod, container, VF, 1).reusing(&[pci.to_owned()]);
-        let given = self.node.allocate(&wish);
+        let request = AllocationRequest::new(pod, container, VF, 1).reusing(&[pci.to_owned()]);
+        let given = self.node.allocate(&request);
         assert_eq!(given.ids, [pci]);
         assert!(given.given.devices.is_empty(), "paths besides CDI names");
         given

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     BondedNics,
-    kubelet::{DeviceManager, Wish, pod_resources::PodResourcesServer},
+    kubelet::{AllocationRequest, DeviceManager, pod_resources::PodResourcesServer},
     netns::check,
     real_kubelet, smc, wait,
 };
@@ -131,7 +131,9 @@ impl InstalledNode {
     /// The error has the text that kubelet would write into the pod's event.
     #[track_caller]
     pub fn run(&self, name: &str) -> Result<Pod, NotStarted> {
-        let given = self.kubelet.allocate(&Wish::new(name, "main", HCA, 1));
+        let given = self
+            .kubelet
+            .allocate(&AllocationRequest::new(name, "main", HCA, 1));
         let given = given.unwrap_or_else(|status| panic!("{name}: {status}"));
         self.pod_resources.set_pods(&self.kubelet.pod_resources());
         let spec = PodSpec::new(name).container("main", &[given]);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     BondedNics, Conflist, Netns,
-    kubelet::{Wish, node::Node},
+    kubelet::{AllocationRequest, node::Node},
     lab::uverbs,
     netns::check,
     nics, smc, wait,
@@ -85,8 +85,10 @@ impl SharedNode {
 
     /// Allocates one `rdma/hca` to a pod's only container, as kubelet does. Returns the pod's specification.
     #[track_caller]
-    pub fn wish(&self, name: &str) -> PodSpec {
-        let given = self.node.allocate(&Wish::new(name, "main", HCA, 1));
+    pub fn pod_with_hca(&self, name: &str) -> PodSpec {
+        let given = self
+            .node
+            .allocate(&AllocationRequest::new(name, "main", HCA, 1));
         PodSpec::new(name).container("main", &[given])
     }
 

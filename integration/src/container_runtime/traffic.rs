@@ -70,11 +70,11 @@ pub fn gid_index(end: End<'_>) -> usize {
     gid_of(end.rdma, end.address, |script| end.container.sh(script))
 }
 
-/// Runs `serve` in a thread. Runs `ask` as soon as the output of the command `question`, which `look` runs, contains
+/// Runs `serve` in a thread. Runs `ask` as soon as the output of the command `question`, which `read` runs, contains
 /// `answer`, or `serve` has ended. Returns the result of `ask`. `serve` must end without a panic.
 #[track_caller]
 pub(crate) fn between<S: Send, A>(
-    look: impl Fn(&str) -> String,
+    read: impl Fn(&str) -> String,
     (question, answer): (&str, &str),
     serve: impl FnOnce() -> S + Send,
     ask: impl FnOnce() -> A,
@@ -85,7 +85,7 @@ pub(crate) fn between<S: Send, A>(
             // each call starts a program, which takes CPU time from the server
             thread::sleep(Duration::from_millis(200));
             // runs in the container, because the kernel shows resources only in their own PID namespace
-            look(question).contains(answer) || served.is_finished()
+            read(question).contains(answer) || served.is_finished()
         });
         assert!(listens, "not within {LIMIT:?}: {question} shows {answer:?}");
         let came = ask();

@@ -44,8 +44,8 @@ const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
 const LOST: &str = "60s";
 
 /// Messages to the thread that owns all processes of the control plane. The processes end with the thread.
-enum Told {
-    Asked(Change, TcpStream),
+enum Message {
+    Request(Change, TcpStream),
     Ended(Member, ExitStatus),
 }
 
@@ -90,7 +90,7 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
         let (member, tell) = (*member, tell.clone());
         thread::spawn(move || {
             let status = vm.wait().expect("our own child");
-            let _ = tell.send(Told::Ended(member, status));
+            let _ = tell.send(Message::Ended(member, status));
         });
     }
     thread::spawn({
@@ -101,7 +101,7 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
     write(&running).plane = Some(start(&site, members));
     loop {
         match told.recv().expect("the machines end some time") {
-            Told::Ended(FIRST, status) => {
+            Message::Ended(FIRST, status) => {
                 let mut running = write(&running);
                 running.machines.remove(&FIRST.number);
                 running.end_machines();
@@ -110,8 +110,8 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
                 running.plane = None;
                 return status;
             }
-            Told::Ended(member, status) => write(&running).has_ended(member, status),
-            Told::Asked(change, stream) => {
+            Message::Ended(member, status) => write(&running).has_ended(member, status),
+            Message::Request(change, stream) => {
                 answer(&stream, || write(&running).changed(&site, members, change));
             }
         }
@@ -144,7 +144,7 @@ fn listen(site: &Site) -> TcpListener {
     listener.join().expect("a listener")
 }
 
-fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, tell: &Sender<Told>) {
+fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, tell: &Sender<Message>) {
     for stream in listener.incoming().flatten() {
         let (running, tell) = (Arc::clone(running), tell.clone());
         thread::spawn(move || match read(&stream) {
@@ -153,7 +153,7 @@ fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, tell: &Sender<
                 answer(&stream, || answered(&running, question));
             }
             Ok(Request::Change(change)) => {
-                let _ = tell.send(Told::Asked(change, stream));
+                let _ = tell.send(Message::Request(change, stream));
             }
             Err(error) => {
                 eprintln!("the control plane's server received an invalid request: {error}")

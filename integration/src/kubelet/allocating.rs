@@ -3,7 +3,7 @@
 //! `pkg/kubelet/cm/devicemanager/manager.go`).
 
 use super::{
-    allocation::{Allocation, Wish},
+    allocation::{Allocation, AllocationRequest},
     device_manager::DeviceManager,
 };
 use kubelet_api::device_plugin::{
@@ -21,18 +21,18 @@ impl DeviceManager {
     /// Chooses ids, calls `Allocate`, and keeps the allocation. The caller calls [`before_start`](Self::before_start)
     /// later, when the pod's sandbox exists.
     #[track_caller]
-    pub fn allocate(&self, wish: &Wish) -> Result<Allocation, Status> {
-        let ids = self.ids(wish)?;
-        let mut answer = self.ask_for(&wish.resource, &[&ids])?;
+    pub fn allocate(&self, request: &AllocationRequest) -> Result<Allocation, Status> {
+        let ids = self.ids(request)?;
+        let mut answer = self.ask_for(&request.resource, &[&ids])?;
         assert_eq!(
             answer.container_responses.len(),
             1,
             "one response for one container"
         );
         let allocation = Allocation {
-            pod: wish.pod.clone(),
-            container: wish.container.clone(),
-            resource: wish.resource.clone(),
+            pod: request.pod.clone(),
+            container: request.container.clone(),
+            resource: request.resource.clone(),
             ids,
             given: answer.container_responses.remove(0),
         };
@@ -49,14 +49,14 @@ impl DeviceManager {
 
     /// Chooses the ids to allocate.
     #[track_caller]
-    fn ids(&self, wish: &Wish) -> Result<Vec<String>, Status> {
-        let known = self.resource(&wish.resource);
-        let known = known.unwrap_or_else(|| panic!("{} is not known", wish.resource));
-        let reusable: BTreeSet<_> = wish.reusable.iter().cloned().collect();
+    fn ids(&self, request: &AllocationRequest) -> Result<Vec<String>, Status> {
+        let known = self.resource(&request.resource);
+        let known = known.unwrap_or_else(|| panic!("{} is not known", request.resource));
+        let reusable: BTreeSet<_> = request.reusable.iter().cloned().collect();
         let allocations = self.allocations();
         let used = allocations
             .iter()
-            .filter(|it| it.resource == wish.resource)
+            .filter(|it| it.resource == request.resource)
             .flat_map(|it| &it.ids);
         let used: BTreeSet<&str> = used.map(String::as_str).collect();
         let available: BTreeSet<String> = known
@@ -64,37 +64,37 @@ impl DeviceManager {
             .difference(&used)
             .map(|id| (*id).to_owned())
             .collect();
-        let mut chosen: BTreeSet<String> = reusable.iter().take(wish.count).cloned().collect();
-        if available.len() + chosen.len() < wish.count {
+        let mut chosen: BTreeSet<String> = reusable.iter().take(request.count).cloned().collect();
+        if available.len() + chosen.len() < request.count {
             return Err(Status::resource_exhausted(format!(
                 "requested number of devices unavailable for {}: {} of {}",
-                wish.resource,
+                request.resource,
                 available.len(),
-                wish.count
+                request.count
             )));
         }
         let aligned = |id: &&String| {
             let device = known.devices.iter().find(|it| it.id == **id);
             let topology = device.and_then(|it| it.topology.as_ref());
-            wish.numa_node.is_none_or(|node| {
+            request.numa_node.is_none_or(|node| {
                 topology.is_some_and(|it| it.nodes.iter().any(|it| it.id == node))
             })
         };
         let near: BTreeSet<String> = available.iter().filter(aligned).cloned().collect();
         for pool in [near, available] {
-            let needed = wish.count - chosen.len();
+            let needed = request.count - chosen.len();
             if needed == 0 {
                 break;
             }
             let pool: BTreeSet<_> = pool.difference(&chosen).cloned().collect();
             let preferred = match needed < pool.len() {
-                true => self.preferred(wish, &pool, &chosen, &known.options)?,
+                true => self.preferred(request, &pool, &chosen, &known.options)?,
                 false => vec![],
             };
             let order = preferred.into_iter().filter(|id| pool.contains(id));
             let order: Vec<_> = order.chain(pool.iter().cloned()).collect();
             for id in order {
-                if chosen.len() < wish.count {
+                if chosen.len() < request.count {
                     chosen.insert(id);
                 }
             }
@@ -104,7 +104,7 @@ impl DeviceManager {
 
     fn preferred(
         &self,
-        wish: &Wish,
+        request: &AllocationRequest,
         pool: &BTreeSet<String>,
         must: &BTreeSet<String>,
         options: &kubelet_api::device_plugin::DevicePluginOptions,
@@ -114,7 +114,7 @@ impl DeviceManager {
         }
         let pool: Vec<_> = pool.union(must).cloned().collect();
         let must: Vec<_> = must.iter().cloned().collect();
-        self.prefer(&wish.resource, &pool, &must, wish.count)
+        self.prefer(&request.resource, &pool, &must, request.count)
     }
 
     /// Calls `GetPreferredAllocation` with the given arguments, for one container.

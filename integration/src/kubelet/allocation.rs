@@ -5,7 +5,7 @@ use kubelet_api::device_plugin::ContainerAllocateResponse;
 
 /// A container's request.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct AllocationRequest {
     pub(super) pod: (String, String),
     pub(super) container: String,
     pub(super) resource: String,
@@ -14,7 +14,7 @@ pub struct Wish {
     pub(super) reusable: Vec<String>,
 }
 
-impl Wish {
+impl AllocationRequest {
     /// Makes a request of the container `container` of the pod `default/<pod>` for `count` devices of `resource`.
     pub fn new(pod: &str, container: &str, resource: &str, count: usize) -> Self {
         Self {

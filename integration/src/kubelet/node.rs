@@ -2,7 +2,7 @@
 //! A complete node: kubelet's stand-in, the daemon on this machine's own devices, and the entry of `rdma-cni`.
 
 use super::{
-    Allocation, DeviceManager, Wish,
+    Allocation, AllocationRequest, DeviceManager,
     pod_resources::{self, PodResourcesServer},
 };
 use crate::{
@@ -153,9 +153,9 @@ impl Node {
 
     /// Allocates, as kubelet does before it requests a pod's sandbox. Afterwards pod-resources reports the allocation.
     #[track_caller]
-    pub fn allocate(&self, wish: &Wish) -> Allocation {
-        let allocation = self.kubelet.allocate(wish);
-        let allocation = allocation.unwrap_or_else(|status| panic!("{wish:?}: {status}"));
+    pub fn allocate(&self, request: &AllocationRequest) -> Allocation {
+        let allocation = self.kubelet.allocate(request);
+        let allocation = allocation.unwrap_or_else(|status| panic!("{request:?}: {status}"));
         self.pod_resources.set_pods(&self.kubelet.pod_resources());
         allocation
     }

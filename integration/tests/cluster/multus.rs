@@ -59,10 +59,10 @@ pub(super) fn passes_a_pods_arguments(cluster: &mut ControlPlane) {
         "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
         "metadata": { "name": "rails" }, "spec": { "config": list.to_string() },
     });
-    let wish = json!([{ "name": "rails", "ips": [format!("{ADDRESS}/24")] }]);
+    let request = json!([{ "name": "rails", "ips": [format!("{ADDRESS}/24")] }]);
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "job", "annotations": { "k8s.v1.cni.cncf.io/networks": wish.to_string() } },
+        "metadata": { "name": "job", "annotations": { "k8s.v1.cni.cncf.io/networks": request.to_string() } },
         "spec": { "containers": [{ "name": "main", "image": "registry.example/job:1" }] },
     });
     for object in [network, pod] {

@@ -205,17 +205,17 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     let node = Node::new(cluster, &account, &pods.each_ref().map(name));
     node.machine.renumber(&NIC, NIC.number, 7);
     node.refuses(1);
-    node.daemon.says("Unauthorized");
+    node.daemon.wait_for_log("Unauthorized");
     account.write("account/token", &bound);
 
     // kubelet's two attempts for each pod; between them, a new pod with the name of an old one appears
     node.refuses(APPS.len());
     let first = Instant::now();
     node.daemon
-        .says("default/bare cannot start, and is not deleted: it has no controller");
+        .wait_for_log("default/bare cannot start, and is not deleted: it has no controller");
     node.daemon
-        .says("default/static cannot start, and is not deleted: it is a static pod");
-    node.daemon.says(OWN_NODE);
+        .wait_for_log("default/static cannot start, and is not deleted: it is a static pod");
+    node.daemon.wait_for_log(OWN_NODE);
     cluster.kubectl("-n default delete pod rank-0 --force --grace-period=0");
     the_token_is_for_no_more(cluster, &bound, &pods);
     let now = running(cluster);

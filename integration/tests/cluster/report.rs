@@ -213,7 +213,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     };
     let daemon = run(cluster);
     kubelet.wait_for("rdma/hca", "8 healthy ids", |it| it.healthy().len() == 8);
-    daemon.says("Unauthorized");
+    daemon.wait_for_log("Unauthorized");
     assert_eq!(condition(cluster), None);
     account.write("account/token", &bound);
     let healthy = is(cluster, "False");
@@ -242,7 +242,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     kubelet.wait_for("rdma/hca", "a stream of it", |it| {
         it.streams == 1 && it.healthy().len() == 8
     });
-    daemon.says("metrics are at");
+    daemon.wait_for_log("metrics are at");
     thread::sleep(Duration::from_secs(2));
     assert_eq!(condition(cluster), Some(healthy));
 

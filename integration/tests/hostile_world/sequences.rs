@@ -378,10 +378,13 @@ impl World {
             by_next.extend(heard(&at_next));
             by_switch.is_superset(&from_next) && by_next.is_superset(&from_switch)
         });
-        let overheard = heard(spy);
+        let conflicts_since_probe = heard(spy);
         let own = word("old");
         let is_foreign = |text: &String| !text.starts_with(&own);
-        let foreign: Vec<&String> = overheard.iter().filter(|it| is_foreign(it)).collect();
+        let foreign: Vec<&String> = conflicts_since_probe
+            .iter()
+            .filter(|it| is_foreign(it))
+            .collect();
         let sent: Vec<&String> = { by_switch.iter().chain(&by_next) }
             .filter(|it| it.starts_with(&own))
             .collect();

@@ -133,8 +133,8 @@ fn the_parents_routers_are_the_pods() {
 
     // rdma-ipam does not assign the routers' addresses
     let list = lan.macvlan(&json!({"from": "parent", "family": "ipv4"}));
-    let wish = attachment.with_capability("ips", json!([ROUTERS[0]]));
-    let text = refused(runtime.add(&list, &wish), 7);
+    let request = attachment.with_capability("ips", json!([ROUTERS[0]]));
+    let text = refused(runtime.add(&list, &request), 7);
     assert!(text.contains("10.1.0.254 is a gateway"), "{text}");
     lan.assert_nothing_is_held();
 }
@@ -175,16 +175,16 @@ fn ranges() {
         assert_eq!(first["ips"][1]["gateway"], "fd07::1");
 
         let (runtime, pod) = (lan.node.runtime(), lan.quick_pod("pod"));
-        let wish = lan
+        let request = lan
             .node
             .attachment("w", &pod)
             .with_capability("ips", json!(["10.7.0.77/24", "fd07::77"]));
-        runtime.add(&list, &wish).expect("ADD");
+        runtime.add(&list, &request).expect("ADD");
         assert_eq!(pod.addresses("eth0"), ["10.7.0.77/24", "fd07::77/64"]);
         let by_gateway = [("default", "10.7.0.9"), ("fd99::/16", "fd07::1")];
         let by_gateway = by_gateway.map(|(dst, gw)| (dst.to_owned(), gw.to_owned()));
         assert_eq!(gateway_routes(&pod), by_gateway);
-        runtime.del(&list, &wish).expect("DEL");
+        runtime.del(&list, &request).expect("DEL");
         lan.assert_nothing_is_held();
     }
 }
@@ -226,8 +226,8 @@ fn the_hosts_own_addresses_are_never_given() {
     let text = lan.direct("STATUS", &list, &json!({})).run().error(50);
     assert!(text.contains("3 addresses are in use"), "{text}");
     for own in ["10.1.0.3", "10.1.0.5"] {
-        let wish = attachment.clone().with_capability("ips", json!([own]));
-        let text = refused(runtime.add(&list, &wish), 7);
+        let request = attachment.clone().with_capability("ips", json!([own]));
+        let text = refused(runtime.add(&list, &request), 7);
         let why = format!("{own} is an address of this host itself");
         assert!(text.contains(&why), "{text}");
         runtime.del(&list, &attachment).expect("DEL");

@@ -167,7 +167,7 @@ fn a_requested_address_that_cannot_be_had_is_refused_in_a_sentence() {
     let holder = lan.quick_pod("holder");
     let held = lan.node.attachment("b", &holder);
     let held = held.with_capability("ips", json!(["10.2.0.77"]));
-    for (wish, sentence) in [
+    for (request, sentence) in [
         (
             "192.0.2.7",
             "the requested address 192.0.2.7 is not in 10.1.0.1-10.1.0.254 of 10.1.0.0/24 or ",
@@ -179,13 +179,13 @@ fn a_requested_address_that_cannot_be_had_is_refused_in_a_sentence() {
         ("10.2.0.255", "10.2.0.255 is the broadcast address"),
         ("10.2.0.77", "10.2.0.77 is held by b rdma1"),
     ] {
-        let is_held = wish == "10.2.0.77";
+        let is_held = request == "10.2.0.77";
         if is_held {
             runtime.add(&list, &held).expect("ADD");
         }
-        let by_runtime = attachment.clone().with_capability("ips", json!([wish]));
+        let by_runtime = attachment.clone().with_capability("ips", json!([request]));
         let mut by_argument = attachment.clone();
-        by_argument.args.insert("IP".into(), wish.into());
+        by_argument.args.insert("IP".into(), request.into());
         for attachment in [&by_runtime, &by_argument] {
             let failed = runtime.add(&list, attachment).expect_err("refused");
             let text = failed.failure().text();

@@ -217,7 +217,7 @@ impl Stress {
 
     /// Asserts that no two pods have the same address, and that each address is leased to its pod's
     /// container.
-    fn look(&self) {
+    fn check_once(&self) {
         let pods = self.living();
         let phases = pods.iter().map(|pod| pod.phase.read().expect("no panic"));
         // `still` holds read locks of the phases: none of its pods can begin its DEL before this function returns
@@ -243,9 +243,9 @@ impl Stress {
         self.counts.looks.fetch_add(1, Relaxed);
     }
 
-    fn keep_looking(&self) {
+    fn keep_checking(&self) {
         while !self.is_over.load(Relaxed) {
-            self.look();
+            self.check_once();
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -283,7 +283,7 @@ fn no_address_is_configured_twice_and_none_is_lost() {
         is_over: AtomicBool::new(false),
     };
     thread::scope(|scope| {
-        let looker = scope.spawn(|| stress.keep_looking());
+        let looker = scope.spawn(|| stress.keep_checking());
         let threads: Vec<_> = (0..THREADS)
             .map(|number| {
                 let stress = &stress;
@@ -295,7 +295,7 @@ fn no_address_is_configured_twice_and_none_is_lost() {
         looker.join().expect("what was seen is right");
         assert!(ends.iter().all(Result::is_ok), "a thread failed");
     });
-    stress.look();
+    stress.check_once();
     println!("{:?}, {} pods left", stress.counts, stress.living().len());
     for killed in &stress.counts.killed {
         assert!(killed.load(Relaxed) > 0, "{:?}", stress.counts);

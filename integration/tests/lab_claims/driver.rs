@@ -78,14 +78,14 @@ pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
     was_never_started_anew(cluster, "of-ids");
     end(cluster, &["of-ids"]);
     assert!(records().is_empty(), "{:?}", records());
-    cluster.says("a pod of the device plugin has outlived it, and ended");
+    cluster.report("a pod of the device plugin has outlived it, and ended");
     cluster.kubelet.go(Signal::SIGTERM);
     cluster.kubelet.come();
     let started = Instant::now();
     cluster.until("the slices are there", |it| devices(it).0 == DEVICES);
     cluster.make(PODS, &pod("of-a-claim"));
     has_all_rails(&claiming(cluster, "of-a-claim"));
-    cluster.says("the next one has a claim");
+    cluster.report("the next one has a claim");
     end(cluster, &["of-a-claim"]);
     started
 }
@@ -94,7 +94,7 @@ pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
 /// claims.
 pub(super) fn outlives_the_device_plugin(cluster: &mut Cluster, started: Instant) {
     let left = GRACE.saturating_sub(started.elapsed());
-    cluster.says(&format!(
+    cluster.report(&format!(
         "{left:?} until kubelet has let the device plugin go"
     ));
     thread::sleep(left);
@@ -105,7 +105,7 @@ pub(super) fn outlives_the_device_plugin(cluster: &mut Cluster, started: Instant
     });
     cluster.make(PODS, &pod("later"));
     has_all_rails(&claiming(cluster, "later"));
-    cluster.says("a pod has come after the device plugin's time");
+    cluster.report("a pod has come after the device plugin's time");
     end(cluster, &["later"]);
 }
 
@@ -115,7 +115,7 @@ pub(super) fn is_rolled_out_below_pods(cluster: &mut Cluster, pods: &[&Pod]) {
     cluster.types("kubectl -n kube-system rollout restart ds/ack-rdma-dp-ds");
     cluster.make(PODS, &pod("meanwhile"));
     until_another_than(cluster, &before);
-    cluster.says(&format!("another driver, {:?} later", at.elapsed()));
+    cluster.report(&format!("another driver, {:?} later", at.elapsed()));
     has_all_rails(&claiming(cluster, "meanwhile"));
     for pod in pods {
         was_never_started_anew(cluster, &pod.name);
@@ -138,12 +138,12 @@ pub(super) fn is_away_for_long(cluster: &mut Cluster, pods: &[&Pod]) {
     cluster.make(PODS, &pod("comes"));
     let comes = format!("{PODS}/comes");
     cluster.until("the scheduler says why it waits", |it| {
-        let told = it.look(&comes);
+        let told = it.get(&comes);
         let conditions = told["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
         conditions.any(|it| it["reason"] == "Unschedulable")
     });
-    let ends = cluster.look(&format!("{PODS}/ends"));
+    let ends = cluster.get(&format!("{PODS}/ends"));
     assert!(
         ends["metadata"]["deletionTimestamp"].is_string(),
         "{ends:#}"
@@ -151,12 +151,12 @@ pub(super) fn is_away_for_long(cluster: &mut Cluster, pods: &[&Pod]) {
     for pod in pods {
         was_never_started_anew(cluster, &pod.name);
     }
-    cluster.says("without a driver nothing comes, and nothing ends");
+    cluster.report("without a driver nothing comes, and nothing ends");
     cluster.types(&format!("kubectl label node {NODE} {LABEL}=true"));
     cluster.until("the pod has ended", |it| {
-        it.look(&format!("{PODS}/ends")).is_null()
+        it.get(&format!("{PODS}/ends")).is_null()
     });
     has_all_rails(&claiming(cluster, "comes"));
-    cluster.says("the driver is back: one pod has ended, the other one has come");
+    cluster.report("the driver is back: one pod has ended, the other one has come");
     end(cluster, &["comes"]);
 }

@@ -44,10 +44,10 @@ const DEVICES: [&str; 3] = [
 #[track_caller]
 fn claiming(cluster: &mut Cluster, name: &str) -> Pod {
     let pod = cluster.pod(name);
-    let told = cluster.look(&format!("{PODS}/{name}"));
+    let told = cluster.get(&format!("{PODS}/{name}"));
     let claim = told["status"]["extendedResourceClaimStatus"]["resourceClaimName"].as_str();
     let claim = claim.unwrap_or_else(|| panic!("it has no claim: {told:#}"));
-    let claim = cluster.look(&format!("{CLAIMS}/{claim}"));
+    let claim = cluster.get(&format!("{CLAIMS}/{claim}"));
     let results = &claim["status"]["allocation"]["devices"]["results"];
     assert_eq!(results[0]["device"], "rdma-hca-all", "{claim:#}");
     assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
@@ -61,7 +61,7 @@ fn of_the_host_have_the_devices(cluster: &mut Cluster) {
         claiming(cluster, name);
     }
     assert!(records().is_empty(), "{:?}", records());
-    cluster.says("pods with hostNetwork have the devices");
+    cluster.report("pods with hostNetwork have the devices");
     end(cluster, &[]);
 }
 
@@ -89,7 +89,7 @@ fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     assert_eq!(records().len(), 2);
     let [claims, specifications] = claims::files();
     assert_eq!((claims.len(), specifications.len()), (2, 2));
-    cluster.says("the example's pods have all rails");
+    cluster.report("the example's pods have all rails");
     pair
 }
 
@@ -108,13 +108,13 @@ fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
         let daemon = claims::daemon(it);
         of_container(&daemon)["restartCount"] == 1 && is_true(&daemon, "Ready")
     });
-    cluster.says("the driver was started again");
-    cluster.until("the second pod is gone", |it| it.look(&path).is_null());
+    cluster.report("the driver was started again");
+    cluster.until("the second pod is gone", |it| it.get(&path).is_null());
     has_all_rails(&first);
     cluster.types("kubectl apply -f conf/examples/10-bandwidth.yaml");
     let second = claiming(cluster, &second.name);
     has_all_rails(&second);
-    cluster.says("the second pod has come again");
+    cluster.report("the second pod has come again");
     [first, second]
 }
 
@@ -135,7 +135,7 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
             );
             thread::sleep(Duration::from_millis(100));
         }
-        cluster.says(&format!(
+        cluster.report(&format!(
             "{port} {to}: in the slice {:?} later",
             at.elapsed()
         ));
@@ -165,7 +165,7 @@ fn nics_tell_their_networks(cluster: &mut Cluster) {
         let address = claims::attribute(cluster, device, "ipv6Address");
         assert_eq!(address["string"] == "fd77::5", verb == "add", "{address}");
         let took = at.elapsed();
-        cluster.says(&format!("address {verb}: in the slice {took:?} later"));
+        cluster.report(&format!("address {verb}: in the slice {took:?} later"));
     }
 }
 
@@ -173,11 +173,11 @@ fn nics_tell_their_networks(cluster: &mut Cluster) {
 fn end(cluster: &mut Cluster, netns: &[Netns]) {
     cluster.delete(PODS, &PAIR);
     cluster.until("they are gone", |it| {
-        it.look_at_all(PODS).is_empty() && netns.iter().all(|it| !it.path().exists())
+        it.list(PODS).is_empty() && netns.iter().all(|it| !it.path().exists())
     });
     assert!(records().is_empty(), "{:?}", records());
     none_is_left(cluster);
-    cluster.says("the pods are gone");
+    cluster.report("the pods are gone");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn unchanged_pods_are_served_by_claims() {
     rping_on_all_rails([&server, &client]);
     traffic::rping(&cluster, PAIR, 0);
     traffic::read_bandwidth(&cluster, PAIR, 1, 30);
-    cluster.says("there was RDMA between them on all rails");
+    cluster.report("there was RDMA between them on all rails");
     nics_without_carrier_are_tainted(&mut cluster);
     driver::is_rolled_out_below_pods(&mut cluster, &[&server, &client]);
     driver::is_away_for_long(&mut cluster, &[&server, &client]);

@@ -66,7 +66,7 @@ fn pod(name: &str, claim: &Value, users: &str) -> Value {
 
 /// Returns the status of the claim's one device.
 fn said(cluster: &Cluster, claim: &str) -> Value {
-    cluster.look(&format!("{CLAIMS}/{claim}"))["status"]["devices"][0].clone()
+    cluster.get(&format!("{CLAIMS}/{claim}"))["status"]["devices"][0].clone()
 }
 
 /// Returns the number of pod rails in the claim's status.
@@ -100,7 +100,7 @@ fn of_one_claim_have_their_own_rails(cluster: &mut Cluster) -> [Pod; 2] {
     let told = said(cluster, "both");
     assert_eq!(told["conditions"][0]["status"], "True", "{told:#}");
     assert_eq!(told["networkData"], Value::Null, "{told:#}");
-    cluster.says("two pods of one claim have their own rails, and reach each other");
+    cluster.report("two pods of one claim have their own rails, and reach each other");
     pods
 }
 
@@ -118,7 +118,7 @@ fn of_an_init_container_is_attached(cluster: &mut Cluster) {
         "the other container has none: {}",
         devices.said
     );
-    let told = cluster.look(&format!("{PODS}/init"));
+    let told = cluster.get(&format!("{PODS}/init"));
     let name = told["status"]["resourceClaimStatuses"][0]["resourceClaimName"].clone();
     let name = name.as_str().expect("a claim").to_owned();
     cluster.until("the claim tells of its network", |it| {
@@ -134,7 +134,7 @@ fn of_an_init_container_is_attached(cluster: &mut Cluster) {
     assert_eq!(ips, own);
     let mac = &pod.netns().show("link show dev rdma0")[0]["address"];
     assert_eq!(network["hardwareAddress"], *mac);
-    cluster.says("an init container has its rail");
+    cluster.report("an init container has its rail");
     end(cluster, &["init"]);
 }
 
@@ -151,7 +151,7 @@ fn change_numbers(cluster: &mut Cluster) {
     }
     let after = [1, 0].map(|rail| uverbs(&rdma(rail)));
     assert_eq!(before.map(|it| it.0), after.map(|it| it.0));
-    cluster.says("the devices have each other's numbers");
+    cluster.report("the devices have each other's numbers");
 }
 
 /// An operator's own class sets the netdev settings and the routes of its pods. A restarted container gets its own
@@ -189,7 +189,7 @@ fn keep_their_device(cluster: &mut Cluster) {
     let again = cluster.pod_started("default", "one", 1);
     assert_ne!(own(), before);
     assert_eq!(again.main().rdma_nodes(), own());
-    cluster.says("a container that was started again has its own device");
+    cluster.report("a container that was started again has its own device");
     end(cluster, &["one"]);
     cluster.delete(CLAIMS, &["one"]);
     cluster.delete(CLASSES, &["private"]);
@@ -199,7 +199,7 @@ fn keep_their_device(cluster: &mut Cluster) {
 fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
     cluster.kubelet.go(Signal::SIGTERM);
     cluster.kubelet.come();
-    cluster.says("kubelet was started anew");
+    cluster.report("kubelet was started anew");
     cluster.until("the slices are there", |it| of_slices(it).0.len() == 3);
     let claim = json!({"resourceClaimName": "both"});
     cluster.make(PODS, &pod("third", &claim, "containers"));
@@ -208,7 +208,7 @@ fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
         was_never_started_anew(cluster, name);
     }
     assert!(pods.iter().all(Pod::is_ready));
-    cluster.says("a third pod has come to the claim");
+    cluster.report("a third pod has come to the claim");
     end(cluster, &["third"]);
 }
 
@@ -220,12 +220,12 @@ fn hear_of_their_devices_health(cluster: &mut Cluster) {
         cluster.nics.host.run(&line);
         let mut told = Value::Null;
         cluster.until(&format!("its device is {state}"), |it| {
-            let pod = it.look(&format!("{PODS}/second"));
+            let pod = it.get(&format!("{PODS}/second"));
             let container = &pod["status"]["containerStatuses"][0];
             told = container["allocatedResourcesStatus"][0]["resources"][0].clone();
             told["health"] == state
         });
-        cluster.says(&format!("{state}: {told}"));
+        cluster.report(&format!("{state}: {told}"));
     };
     is(cluster, "Unhealthy");
     is(cluster, "Healthy");
@@ -244,7 +244,7 @@ fn are_refused_in_words(cluster: &mut Cluster) {
     });
     assert!(said.contains("FailedPrepareDynamicResources"), "{said}");
     assert_eq!(records().len(), 2, "of the other pods alone");
-    cluster.says("a claim with nonsense is refused in words");
+    cluster.report("a claim with nonsense is refused in words");
     end(cluster, &["wrong"]);
     cluster.delete(CLAIMS, &["wrong"]);
 }

@@ -15,7 +15,7 @@ const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/rdma-devices
 /// Sets the `parents` of the resource in the ConfigMap. Returns when new pods may use all devices of the
 /// slice, and each NIC has its bond's prefix or, if `parents` selects a VLAN, no prefix.
 fn set_parents(cluster: &mut Cluster, parents: &[&str]) {
-    let map = cluster.look(CONFIG_MAP);
+    let map = cluster.get(CONFIG_MAP);
     let text = map["data"]["config.json"].as_str().expect("a file");
     let mut conf: Value = serde_json::from_str(text).expect("JSON");
     conf["resources"][0]["parents"] = match parents.is_empty() {
@@ -35,7 +35,7 @@ fn set_parents(cluster: &mut Cluster, parents: &[&str]) {
                 .iter()
                 .all(|device| has_prefix(device) == has_prefixes)
     });
-    cluster.says(&format!("the parents are {parents:?}"));
+    cluster.report(&format!("the parents are {parents:?}"));
 }
 
 /// Returns the names of the netdevs whose children are in pods.
@@ -70,7 +70,7 @@ pub(crate) fn are_vlans(cluster: &mut Cluster) {
     let vlans = bonds.each_ref().map(|bond| format!("{bond}.100"));
     assert_eq!(parents_of_pods(), vlans.clone().into());
     rping_on_all_rails([&pair[0], &pair[1]]);
-    cluster.says("there was RDMA between pods on VLANs");
+    cluster.report("there was RDMA between pods on VLANs");
     end(cluster, &pair.map(|pod| pod.netns()));
     set_parents(cluster, &[]);
     for vlan in vlans {

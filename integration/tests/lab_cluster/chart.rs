@@ -57,7 +57,7 @@ pub(super) fn is_installed_upgraded_and_removed_below_pods() {
     };
     cluster.types(off);
     cluster.until("uninstall waits below running pods", |it| {
-        let pods = it.look_at_all(SYSTEM);
+        let pods = it.list(SYSTEM);
         let [pod] = &pods[..] else {
             return false;
         };
@@ -67,14 +67,12 @@ pub(super) fn is_installed_upgraded_and_removed_below_pods() {
                 .all(|name| it.contains(&format!("default/{name}")))
         })
     });
-    cluster.says("uninstall waits below running pods");
+    cluster.report("uninstall waits below running pods");
     pair.iter().for_each(|pod| has_all_rails(pod));
     pods::end(&mut cluster, pair);
     cluster.types(status);
     cluster.types(uninstall);
-    cluster.until("the chart's pods are gone", |it| {
-        it.look_at_all(SYSTEM).is_empty()
-    });
+    cluster.until("the chart's pods are gone", |it| it.list(SYSTEM).is_empty());
     assert!(records().is_empty(), "{:?}", records());
     before.assert_restored(&cluster.nics.host);
 }

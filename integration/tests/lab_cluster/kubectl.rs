@@ -83,7 +83,7 @@ pub(super) fn pings_from_inside_a_pod(cluster: &mut Cluster) {
     let (code, told) = typed(cluster, &format!("ping {from} 192.0.2.9 -- --count 1"));
     assert_eq!(code, Some(1), "{told}");
     cluster.until("the pods that pinged are gone", |it| {
-        let pods = it.look_at_all(DAEMONS);
+        let pods = it.list(DAEMONS);
         let is_ping = |it: &Value| it["metadata"]["generateName"] == "rdma-ping-";
         !pods.iter().any(is_ping)
     });

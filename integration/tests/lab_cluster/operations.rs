@@ -31,21 +31,21 @@ fn takes_pods(cluster: &mut Cluster, name: &str, pair: &[&Pod; 2]) {
     pods::are_the_same(cluster, pair);
     cluster.delete(PODS, &[name]);
     let path = format!("{PODS}/{name}");
-    cluster.until("it is gone", |it| it.look(&path).is_null());
-    cluster.says(&format!("{name} has come and gone"));
+    cluster.until("it is gone", |it| it.get(&path).is_null());
+    cluster.report(&format!("{name} has come and gone"));
 }
 
 /// Kills the container runtime and starts it again. The containers continue.
 pub(super) fn start_the_runtime_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.runtime.go(Signal::SIGKILL);
     cluster.runtime.come();
-    cluster.says("the runtime was started anew");
+    cluster.report("the runtime was started anew");
     takes_pods(cluster, "after-the-runtime", pair);
 }
 
 pub(super) fn start_the_api_server_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.plane.restart_api_server(Signal::SIGKILL);
-    cluster.says("the API server was started anew");
+    cluster.report("the API server was started anew");
     takes_pods(cluster, "after-the-api-server", pair);
 }
 
@@ -53,7 +53,7 @@ pub(super) fn start_the_api_server_anew(cluster: &mut Cluster, pair: &[&Pod; 2])
 pub(super) fn kill_the_daemon(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     kill_daemon(cluster);
     cluster.until("the node has ids", Cluster::has_ids);
-    cluster.says("the daemon was started again");
+    cluster.report("the daemon was started again");
     takes_pods(cluster, "after-the-daemon", pair);
 }
 
@@ -65,7 +65,7 @@ pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
     let namespace = json!({"metadata": {"name": TENANTS, "labels": labels}});
     cluster.make(NAMESPACES, &namespace);
     let account = format!("{NAMESPACES}/{TENANTS}/serviceaccounts/default");
-    cluster.until("it has its account", |it| !it.look(&account).is_null());
+    cluster.until("it has its account", |it| !it.get(&account).is_null());
     let pods = format!("{NAMESPACES}/{TENANTS}/pods");
     let limits = json!({HCA: 1});
     let mut of_the_host = pods::pod("of-the-host", &limits);
@@ -83,9 +83,9 @@ pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
     let taken = cluster.pod_of(TENANTS, "of-the-host");
     assert_eq!(taken.main().rdma_nodes(), nodes_of_all_rails());
     cluster.delete(&pods, &["tenant", "of-the-host"]);
-    cluster.until("they are gone", |it| it.look_at_all(&pods).is_empty());
+    cluster.until("they are gone", |it| it.list(&pods).is_empty());
     cluster.delete(NAMESPACES, &[TENANTS]);
-    cluster.says("a namespace that enforces PodSecurity has had pods");
+    cluster.report("a namespace that enforces PodSecurity has had pods");
 }
 
 /// Drains the node: its pods leave, and the daemon stays. Afterwards pods start on the node as before.

@@ -57,7 +57,7 @@ pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
     let plain = cluster.pod("plain");
     assert_eq!(links(&plain.netns()), PLAIN);
     assert_eq!(allocated(&plain), 0);
-    let told = cluster.look("/api/v1/namespaces/default/pods/plain");
+    let told = cluster.get("/api/v1/namespaces/default/pods/plain");
     let addresses = told["status"]["podIPs"].as_array().expect("addresses");
     assert_eq!(addresses.len(), 1, "{addresses:?}");
     let address = addresses[0]["ip"].as_str().expect("an address");
@@ -69,8 +69,8 @@ pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
     }
     assert!(records().is_empty(), "{:?}", records());
     cluster.delete(PODS, &["plain", PAIR[0], PAIR[1]]);
-    cluster.until("they are gone", |it| it.look_at_all(PODS).is_empty());
-    cluster.says("pods without rails are gone");
+    cluster.until("they are gone", |it| it.list(PODS).is_empty());
+    cluster.report("pods without rails are gone");
 }
 
 /// Starts the two pods of `10-bandwidth.yaml`, and checks that they have all rails of the cluster's only node. The pods
@@ -110,7 +110,7 @@ pub(super) fn outlive_kubelet(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     pair.iter().for_each(|pod| has_all_rails(pod));
     cluster.kubelet.come();
     cluster.until("the daemon has registered", |_| registrations(HCA) > 0);
-    cluster.says("kubelet was started anew, and the daemon has registered");
+    cluster.report("kubelet was started anew, and the daemon has registered");
     are_the_same(cluster, pair);
 }
 
@@ -118,14 +118,14 @@ pub(super) fn outlive_kubelet(cluster: &mut Cluster, pair: &[&Pod; 2]) {
 pub(super) fn one_comes_again(cluster: &mut Cluster, pod: Pod) -> Pod {
     let path = format!("{PODS}/{}", pod.name);
     cluster.delete(PODS, &[&pod.name]);
-    cluster.until("it is gone", |it| it.look(&path).is_null());
+    cluster.until("it is gone", |it| it.get(&path).is_null());
     cluster.types("kubectl apply -f conf/examples/10-bandwidth.yaml");
     let again = cluster.pod(&pod.name);
     assert_ne!(again.sandbox, pod.sandbox);
     has_all_rails(&again);
     assert_eq!(allocated(&again), 1);
     assert_eq!(records().len(), 2);
-    cluster.says("the second pod has come again");
+    cluster.report("the second pod has come again");
     again
 }
 
@@ -151,8 +151,8 @@ pub(super) fn end(cluster: &mut Cluster, pair: [&Pod; 2]) {
 pub(super) fn have_left_nothing(cluster: &mut Cluster, netns: &[Netns]) {
     // the runtime removes a namespace last, after DEL
     cluster.until("they are gone", |it| {
-        it.look_at_all(PODS).is_empty() && netns.iter().all(|it| !it.path().exists())
+        it.list(PODS).is_empty() && netns.iter().all(|it| !it.path().exists())
     });
     assert!(records().is_empty(), "{:?}", records());
-    cluster.says("the pods are gone");
+    cluster.report("the pods are gone");
 }

@@ -54,34 +54,34 @@ pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
     });
     cluster.make(DEPLOYMENTS, &trainer);
     cluster.until("the pod is ready", |it| {
-        it.look_at_all(PODS).iter().any(|pod| is_true(pod, "Ready"))
+        it.list(PODS).iter().any(|pod| is_true(pod, "Ready"))
     });
-    let first = cluster.look_at_all(PODS).remove(0);
+    let first = cluster.list(PODS).remove(0);
     let name = first["metadata"]["name"].as_str().expect("a name");
     let pod = cluster.pod(name);
     has_all_rails(&pod);
-    cluster.says("the pod is ready");
+    cluster.report("the pod is ready");
     change_numbers(cluster);
     cluster.runtime.cri().kill(&pod.main().id);
     cluster.until("its container may not start", |it| {
-        let pod = it.look(&format!("{PODS}/{name}"));
+        let pod = it.get(&format!("{PODS}/{name}"));
         let waits = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
         *waits == "CreateContainerConfigError" || pod["metadata"]["deletionTimestamp"].is_string()
     });
-    cluster.says("the container may not start");
+    cluster.report("the container may not start");
     let refused = Instant::now();
     cluster.until("the pod is deleted", |it| {
-        let pods = it.look_at_all(PODS);
+        let pods = it.list(PODS);
         pods.iter()
             .all(|pod| uid(pod) != uid(&first) || !pod["metadata"]["deletionTimestamp"].is_null())
     });
-    cluster.says(&format!("the pod is deleted {:?} later", refused.elapsed()));
+    cluster.report(&format!("the pod is deleted {:?} later", refused.elapsed()));
     cluster.until("another pod is ready", |it| {
-        let pods = it.look_at_all(PODS);
+        let pods = it.list(PODS);
         let mut pods = pods.iter().filter(|pod| uid(pod) != uid(&first));
         pods.any(|pod| is_true(pod, "Ready"))
     });
-    let all = cluster.look_at_all(PODS);
+    let all = cluster.list(PODS);
     let second = all.iter().find(|pod| uid(pod) != uid(&first));
     let second = second.expect("the other pod")["metadata"]["name"].as_str();
     has_all_rails(&cluster.pod(second.expect("a name")));

@@ -35,7 +35,7 @@ const BETWEEN: Duration = Duration::from_secs(4);
 
 pub(super) fn daemons(cluster: &Cluster) -> Vec<Value> {
     let label = "labelSelector=app.kubernetes.io%2Fname%3Drdma-device-plugin";
-    cluster.look_at_all(&format!("/api/v1/namespaces/kube-system/pods?{label}"))
+    cluster.list(&format!("/api/v1/namespaces/kube-system/pods?{label}"))
 }
 
 /// The DaemonSet gets another template. The node has ids at every moment, pods that start meanwhile get their rails,
@@ -84,7 +84,7 @@ pub(super) fn goes_on_beside_pods(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     pods::are_the_same(cluster, pair);
     let after = real_kubelet::log().matches(NO_IDS).count();
     assert_eq!(after, before, "kubelet had no ids");
-    cluster.says("the daemon was replaced beside pods");
+    cluster.report("the daemon was replaced beside pods");
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     cluster.delete(pods::PODS, &names);
 }

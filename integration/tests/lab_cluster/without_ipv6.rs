@@ -42,7 +42,7 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
     let early = cluster.pod("early");
     assert_eq!(links(&early.netns()), PLAIN);
     assert_eq!(early.main().rdma_nodes(), nodes_of_all_rails());
-    cluster.says("a pod has devices and no rails");
+    cluster.report("a pod has devices and no rails");
     each_address(cluster, "add");
     cluster.until("the network's list has the entry", |_| {
         fs::read_to_string(LIST).is_ok_and(|it| it.contains("\"rdma-cni\""))
@@ -50,8 +50,8 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
     cluster.make(PODS, &pods::pod("late", &json!({HCA: 1})));
     has_all_rails(&cluster.pod("late"));
     cluster.delete(PODS, &["early", "late"]);
-    cluster.until("they are gone", |it| it.look_at_all(PODS).is_empty());
-    cluster.says("with addresses a pod has its rails");
+    cluster.until("they are gone", |it| it.list(PODS).is_empty());
+    cluster.report("with addresses a pod has its rails");
 }
 
 /// Adds or removes the NICs' IPv6 addresses.

@@ -111,7 +111,7 @@ fn has_all(cluster: &mut Cluster<Lab>, function: &Function, what: &str) -> Pod {
     cluster.until("the port is active", |_| {
         pod.main().sh(&line).contains("PORT_ACTIVE")
     });
-    cluster.says(what);
+    cluster.report(what);
     pod
 }
 
@@ -119,7 +119,7 @@ fn has_all(cluster: &mut Cluster<Lab>, function: &Function, what: &str) -> Pod {
 #[track_caller]
 fn ends(cluster: &mut Cluster<Lab>, function: &Function) {
     cluster.types("kubectl scale statefulset job --replicas=0");
-    cluster.until("the pod is gone", |it| it.look_at_all(PODS).is_empty());
+    cluster.until("the pod is gone", |it| it.list(PODS).is_empty());
     let host = Netns::own();
     assert!(host.has_link(&function.netdev));
     assert!(verbs_devices(&host).contains(&function.rdma));
@@ -277,7 +277,7 @@ fn a_node_goes_from_multus_with_sriov_cni_and_rdma_cni_to_ours_and_back() {
     let function = cluster.nics.functions[0][0].clone();
     let host = Netns::own();
     peers::install(&mut cluster);
-    cluster.says("the other projects' programs are installed");
+    cluster.report("the other projects' programs are installed");
     cluster.until("the node has the other plugin's id", |it| {
         it.allocatable(RESOURCE).as_deref() == Some("1")
     });

@@ -165,7 +165,7 @@ fn whereabouts(cluster: &mut Cluster<Lab>) {
     let objects = programs.join("crds");
     cluster.types(&format!("kubectl apply -f {}", objects.display()));
     cluster.types("kubectl -n kube-system delete ds/whereabouts deploy/whereabouts-controller");
-    cluster.until("pools are served", |it| !it.look(POOLS).is_null());
+    cluster.until("pools are served", |it| !it.get(POOLS).is_null());
     let token = cluster.types("kubectl -n kube-system create token whereabouts --duration=24h");
     let directory = Path::new("/etc/cni/net.d/whereabouts.d");
     fs::create_dir_all(directory).expect("a directory");
@@ -178,7 +178,7 @@ fn whereabouts(cluster: &mut Cluster<Lab>) {
 
 /// Returns the pods that have an address of whereabouts' pools.
 pub(super) fn leases(cluster: &Cluster<Lab>) -> Vec<String> {
-    let pools = cluster.look_at_all(POOLS);
+    let pools = cluster.list(POOLS);
     let leases = pools
         .iter()
         .filter_map(|it| it["spec"]["allocations"].as_object());

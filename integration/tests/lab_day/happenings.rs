@@ -59,7 +59,7 @@ impl Happening {
     /// Performs the event. Returns the pod that has the functions afterwards: `lives`, or another pod.
     #[track_caller]
     pub(super) fn happens(self, day: &mut Day, lives: Given) -> Given {
-        day.says(&format!("{self:?}"));
+        day.report(&format!("{self:?}"));
         let lives = match self {
             Self::RuntimeStartsAnew => {
                 let signals = [Signal::SIGKILL, Signal::SIGTERM];

@@ -40,13 +40,13 @@ fn a_day_leaves_nothing() {
         day.rests();
         Traces::held(&day);
         let now = Traces::until_as(&day, &fresh, early.as_ref());
-        day.says(&format!("{now}"));
+        day.report(&format!("{now}"));
         early.get_or_insert(now);
         if is_killed {
             daemon_early = None;
         } else {
             let now = DaemonSize::until_as(&day, daemon_early.as_ref());
-            day.says(&format!("{now:?}"));
+            day.report(&format!("{now:?}"));
             daemon_early.get_or_insert(now);
         }
     }

@@ -11,7 +11,7 @@ use integration::{
         shared::address,
         traffic::{self, End},
     },
-    kubelet::{Wish, node::Node},
+    kubelet::{AllocationRequest, node::Node},
     lab::{Function, Lab, NICS, ipv4, ipv6, uverbs},
     smc::pods::UEID,
     wait,
@@ -84,12 +84,12 @@ impl Day {
             passers: 0,
             began,
         };
-        day.says("the node is there");
+        day.report("the node is there");
         day
     }
 
     /// Prints `what` with the current time.
-    pub(super) fn says(&self, what: &str) {
+    pub(super) fn report(&self, what: &str) {
         let seconds = self.began.elapsed().as_secs_f64();
         eprintln!("{seconds:6.1} s, round {}: {what}", self.round);
     }
@@ -120,7 +120,7 @@ impl Day {
         };
         traffic::rping(end(0), end(1));
         self.remove(comes.pod);
-        self.says("a pod has come and gone");
+        self.report("a pod has come and gone");
     }
 
     /// Starts a pod with one container that requests these functions. Asserts that the pod has exactly these functions.
@@ -134,8 +134,8 @@ impl Day {
         let name = format!("pod-{}", self.pods);
         let ids = functions.iter().map(|it| self.function(*it).pci.clone());
         let ids: Vec<String> = ids.collect();
-        let wish = Wish::new(&name, "main", VF, ids.len()).reusing(&ids);
-        let given = self.node.node.allocate(&wish);
+        let request = AllocationRequest::new(&name, "main", VF, ids.len()).reusing(&ids);
+        let given = self.node.node.allocate(&request);
         let spec = with(PodSpec::new(&name).container("main", &[given]));
         let kubelet = &self.node.node.kubelet;
         let pod = self
@@ -203,7 +203,7 @@ impl Day {
     pub(super) fn rests(&self) {
         self.settles();
         self.node.before.assert_restored(&self.node.lab.host);
-        self.says("the node is as it was");
+        self.report("the node is as it was");
     }
 
     /// Ends the day and NetworkManager, whose settings remain.

@@ -224,7 +224,7 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     let took = figures.until_unreachable(&silent, &silent, LOST);
     println!("faults of the switch after {took:?}");
     let words = "reaches no rail of other nodes: 12 requests in a row are lost";
-    figures.watch.says(words);
+    figures.watch.wait_for_log(words);
     // a silent rail is unhealthy, because two other nodes do not answer on it, and another rail has answers
     let took = figures.until_unhealthy(&silent, wait::TIMEOUT);
     println!("unhealthy {took:?} later");
@@ -236,7 +236,9 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     nodes.mend_switch();
     let took = figures.until_unreachable(&[], &silent, LOST);
     println!("its repair after {took:?}");
-    figures.watch.says("reaches rails of other nodes again");
+    figures
+        .watch
+        .wait_for_log("reaches rails of other nodes again");
     figures.until_unhealthy(&[], wait::TIMEOUT);
 
     // a node boots: all rails lose requests, but still reach the other node

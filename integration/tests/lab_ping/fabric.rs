@@ -89,9 +89,9 @@ fn the_watch_finds_a_rail_whose_packets_are_dropped() {
     let is_unreachable = |rail: usize| value("rdma_fabric_unreachable", rail) > 0.0;
     until("rail 1 is unreachable", LOST, &|| is_unreachable(1));
     assert!(!is_unreachable(0), "{}", metrics());
-    watch.says("reaches no rail of other nodes: 12 requests in a row are lost");
+    watch.wait_for_log("reaches no rail of other nodes: 12 requests in a row are lost");
     two.ip(&format!("-6 rule del {dropped}"));
     until("rail 1 is reachable", LOST, &|| !is_unreachable(1));
-    watch.says("reaches rails of other nodes again");
+    watch.wait_for_log("reaches rails of other nodes again");
     assert!(!is_unreachable(0), "{}", metrics());
 }

@@ -56,9 +56,9 @@ pub(super) fn is_watched(cluster: &mut Cluster, pods: &Pods<'_>) {
     );
     cluster.until("all ids are healthy", |it| ids(it) == [Some(IDS); 2]);
     assert_eq!(unreachable(), [Some(false); 2]);
-    cluster.says("the watch has answers of the other node");
+    cluster.report("the watch has answers of the other node");
 
-    let map = cluster.look(&format!("{CONFIG_MAPS}/rdma-fabric-{}", SECOND.name));
+    let map = cluster.get(&format!("{CONFIG_MAPS}/rdma-fabric-{}", SECOND.name));
     let rails: Value =
         serde_json::from_str(map["data"]["rails"].as_str().expect("rails")).expect("JSON");
     for family in FAMILIES {
@@ -98,7 +98,7 @@ pub(super) fn is_watched(cluster: &mut Cluster, pods: &Pods<'_>) {
     cluster.until("the rail is reachable", |_| unreachable()[0] == Some(false));
     let reachable = end.elapsed();
     cluster.until("kubelet counts the ids", |it| ids(it) == [Some(IDS); 2]);
-    cluster.says(&format!(
+    cluster.report(&format!(
         "fault: unreachable after {reported:?}, no id after {unhealthy:?}; repair: reachable after {reachable:?}, ids after {:?}",
         end.elapsed()
     ));
@@ -168,7 +168,7 @@ fn unreachable() -> [Option<bool>; 2] {
 /// The allocatable `rdma/hca` of both nodes.
 fn ids(cluster: &Cluster) -> [Option<usize>; 2] {
     [FIRST, SECOND].map(|node| {
-        let node = cluster.look(&format!("{NODES}/{}", node.name));
+        let node = cluster.get(&format!("{NODES}/{}", node.name));
         let count = node["status"]["allocatable"][HCA].as_str();
         count.and_then(|it| it.parse().ok())
     })

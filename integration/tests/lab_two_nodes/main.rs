@@ -51,7 +51,7 @@ fn pods_of_two_nodes_have_rdma_between_them_move_and_outlive_a_node() {
     }
     let before = Snapshot::of(&cluster.nics.host);
     cluster.until("the other node is ready", |it| {
-        let node = it.look(&format!("{NODES}/{}", SECOND.name));
+        let node = it.get(&format!("{NODES}/{}", SECOND.name));
         is_true(&node, "Ready") && node["spec"]["taints"].is_null()
     });
     roce_page::is_walked(&mut cluster);
@@ -87,7 +87,7 @@ fn is_installed(cluster: &mut Cluster, manifest: &str) {
     }
     cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
     have_ids(cluster, has_all);
-    cluster.says("installed on both nodes");
+    cluster.report("installed on both nodes");
 }
 
 /// Returns true if `count`, a number of allocatable ids, is the number of all ids.
@@ -100,7 +100,7 @@ fn has_all(count: &Value) -> bool {
 fn have_ids(cluster: &mut Cluster, is_count: impl Fn(&Value) -> bool) {
     cluster.until("the ids of both nodes", |it| {
         [FIRST, SECOND].iter().all(|node| {
-            let node = it.look(&format!("{NODES}/{}", node.name));
+            let node = it.get(&format!("{NODES}/{}", node.name));
             is_count(&node["status"]["allocatable"][HCA])
         })
     });
@@ -133,9 +133,9 @@ fn start_as(cluster: &mut Cluster, name: &str, node: Member, mut spec: Value, an
     cluster.make(PODS, &json!({"metadata": metadata, "spec": spec}));
     let path = format!("{PODS}/{name}");
     cluster.until(&format!("{name} is ready"), |it| {
-        is_true(&it.look(&path), "Ready")
+        is_true(&it.get(&path), "Ready")
     });
-    let told = cluster.look(&path);
+    let told = cluster.get(&path);
     assert_eq!(told["spec"]["nodeName"], node.name);
 }
 
@@ -168,7 +168,7 @@ fn have_rdma_between_them(cluster: &mut Cluster) {
     traffic::read_bandwidth(cluster, ["there", "here"], 0, 30);
     traffic::read_bandwidth(cluster, ["here", "there"], 1, 30);
     gone(cluster, &["here-too", "there-too"]);
-    cluster.says("pods of two nodes have RDMA between them");
+    cluster.report("pods of two nodes have RDMA between them");
 }
 
 fn gone(cluster: &mut Cluster, names: &[&str]) {
@@ -176,7 +176,7 @@ fn gone(cluster: &mut Cluster, names: &[&str]) {
     cluster.until("they are gone", |it| {
         names
             .iter()
-            .all(|name| it.look(&format!("{PODS}/{name}")).is_null())
+            .all(|name| it.get(&format!("{PODS}/{name}")).is_null())
     });
 }
 
@@ -205,7 +205,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
         after <= REACHED,
         "the pod is reached {after:?} after its rails are there"
     );
-    cluster.says(&format!(
+    cluster.report(&format!(
         "the pod that moved is reached {after:?} after its rails are there"
     ));
     // a pod on the earlier node reaches the moved pod, too
@@ -252,7 +252,7 @@ fn outlive_a_node(cluster: &mut Cluster) {
 
     cluster.plane.power_off(SECOND);
     let path = format!("{NODES}/{}", SECOND.name);
-    cluster.until("the node is lost", |it| !is_true(&it.look(&path), "Ready"));
+    cluster.until("the node is lost", |it| !is_true(&it.get(&path), "Ready"));
     fabric::answers(cluster, "here", &address, false);
     cluster.types(&format!(
         "kubectl taint node {} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
@@ -268,7 +268,7 @@ fn outlive_a_node(cluster: &mut Cluster) {
     for rail in 0..2 {
         traffic::rping(cluster, ["here", &second], rail);
     }
-    cluster.says("the lost node's pod is on the other one");
+    cluster.report("the lost node's pod is on the other one");
     cluster.types("kubectl delete deployment trainer --cascade=foreground");
     gone(cluster, &["here"]);
     // otherwise the API server waits for the node's kubelet
@@ -289,7 +289,7 @@ fn trainer_on(cluster: &mut Cluster, node: Member) -> String {
             && pod["spec"]["nodeName"] == node.name
             && is_true(pod, "Ready")
     };
-    let pods = |it: &Cluster| it.look_at_all(PODS).into_iter().find(is_it);
+    let pods = |it: &Cluster| it.list(PODS).into_iter().find(is_it);
     cluster.until("the trainer is ready", |it| pods(it).is_some());
     let pod = pods(cluster).expect("the trainer");
     pod["metadata"]["name"].as_str().expect("a name").to_owned()

@@ -63,14 +63,14 @@ fn is_verified(cluster: &mut Cluster) {
         }
     }
     let nodes = VERIFY.map(|name| {
-        let pod = cluster.look(&format!("{PODS}/{name}"));
+        let pod = cluster.get(&format!("{PODS}/{name}"));
         pod["spec"]["nodeName"].as_str().map(str::to_owned)
     });
     assert_ne!(nodes[0], nodes[1], "one pod on each node");
     let [own, other] = nodes.map(|it| it.expect("a node"));
     is_a_table_of_two_rails(&table, &own, &other);
     cluster.types("kubectl delete -f conf/examples/verify.yaml");
-    cluster.says("verified");
+    cluster.report("verified");
 }
 
 /// Starts a pod on each node with the page's container fields, and returns both pods. Each pod has one IPv4 address in
@@ -104,7 +104,7 @@ fn have_addresses_and_rdma(cluster: &mut Cluster) -> [(&'static str, [String; 2]
         traffic::rping_to(cluster, ["job-1", "job-0"], &second);
         [first, second]
     });
-    cluster.says("pods have addresses and RDMA by the page");
+    cluster.report("pods have addresses and RDMA by the page");
     let [[first, second], [first_too, second_too]] = addresses;
     [
         (pods[0].0, [first, first_too]),
@@ -119,5 +119,5 @@ fn is_removed(cluster: &mut Cluster) {
     }
     have_ids(cluster, |count| count.is_null() || count == "0");
     assert!(records().is_empty(), "{:?}", records());
-    cluster.says("the chart is removed");
+    cluster.report("the chart is removed");
 }

@@ -44,7 +44,7 @@ pub(super) fn carries_connections_of_annotated_pods(cluster: &mut Cluster) {
         start_as(cluster, name, node, pod, &annotations);
     }
     let netns = cluster.pod("asks").netns();
-    let primary = cluster.look("/api/v1/namespaces/default/pods/serves");
+    let primary = cluster.get("/api/v1/namespaces/default/pods/serves");
     let primary = primary["status"]["podIP"].as_str().expect("an address");
     let rail = traffic::address_of(cluster, "serves", "-4", "rdma0");
     for (address, mode) in [(rail.as_str(), "smcr"), (primary, "tcp")] {
@@ -55,7 +55,7 @@ pub(super) fn carries_connections_of_annotated_pods(cluster: &mut Cluster) {
         assert!(carried, "{address}, not {mode}: {}", shown(&netns));
     }
     gone(cluster, &["serves", "asks"]);
-    cluster.says("SMC-R from node to node");
+    cluster.report("SMC-R from node to node");
 }
 
 /// Returns the mode of a connection from the pod `asks`, whose namespace is `netns`, to `address` of the pod `serves`.

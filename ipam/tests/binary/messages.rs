@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 #[test]
 fn messages_are_as_written() {
-    golden::assert_said_of_each(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", said);
+    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", said);
 }
 
 /// Returns the results for `input`, in which `CNI_ARGS` is a field.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType, Origin,
     netlink::{attribute, attributes, text, u32_of, until_nul},
-    probe::Unasked,
+    probe::ProbeObstacle,
 };
 use netlink_packet_route::link::{LinkFlags, LinkHeader, LinkLayerType};
 use nix::libc::{
@@ -35,18 +35,18 @@ pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
 }
 
 /// Returns the hardware address from which the netdev of an `RTM_NEWLINK` can send ARP and neighbour discovery now.
-pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
-    let header = LinkHeader::parse(body).map_err(|_| Unasked::NotEthernet)?;
+pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], ProbeObstacle> {
+    let header = LinkHeader::parse(body).map_err(|_| ProbeObstacle::NotEthernet)?;
     if header.link_layer_type != LinkLayerType::Ether {
-        return Err(Unasked::NotEthernet);
+        return Err(ProbeObstacle::NotEthernet);
     }
     if header.flags.contains(LinkFlags::Noarp) {
-        return Err(Unasked::NoNeighbours);
+        return Err(ProbeObstacle::NoNeighbours);
     }
     if !header.flags.contains(LinkFlags::LowerUp) {
-        return Err(Unasked::NoCarrier);
+        return Err(ProbeObstacle::NoCarrier);
     }
-    neighbours_find(body).ok_or(Unasked::NoCarrier)
+    neighbours_find(body).ok_or(ProbeObstacle::NoCarrier)
 }
 
 /// Returns the netdev of an `RTM_NEWLINK`, without [alternative names](alt_names), addresses and routes.

@@ -387,7 +387,11 @@ impl Kernel for Linux {
         Ok(self.ask(pod, questions)?)
     }
 
-    fn overheard(&self, pod: &Space, questions: &[Question]) -> Result<Vec<Conflict>, ProbeError> {
+    fn conflicts_since_probe(
+        &self,
+        pod: &Space,
+        questions: &[Question],
+    ) -> Result<Vec<Conflict>, ProbeError> {
         Ok(self.listen(pod, questions)?)
     }
 

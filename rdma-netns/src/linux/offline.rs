@@ -26,7 +26,7 @@ use super::{
 use crate::{
     Address, GeneralRule, Inventory, Link, RdmaMode, Route, Rule, Vf,
     netlink::{Answers, NetlinkError},
-    probe::Unasked,
+    probe::ProbeObstacle,
     smc,
 };
 use std::{collections::BTreeSet, io, path::Path};
@@ -39,7 +39,7 @@ pub fn link(body: &[u8], sysfs: &Path) -> Option<Link> {
 }
 
 /// Returns the netdev's index in an `RTM_NEWLINK`, and the hardware address from which the netdev can send probes.
-pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], Unasked>) {
+pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], ProbeObstacle>) {
     (link_messages::index(body), can_ask(body))
 }
 

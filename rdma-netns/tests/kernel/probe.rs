@@ -5,7 +5,7 @@
 use crate::world::{World, interface, to_host, to_pod, with_node};
 use rdma_netns::{
     Conflict, Kernel, LinkChange, Linux, Pod, Question,
-    probe::{PROBE_TIME, Sign, Unasked},
+    probe::{PROBE_TIME, ProbeObstacle, Sign},
 };
 use std::{
     net::IpAddr,
@@ -76,7 +76,7 @@ fn the_holder_of_an_address_answers_at_once() {
             let probed = probed.expect("a probe");
             let expected = TAKEN.map(|it| (ip(it), Sign::Has, mac.clone()));
             assert_eq!(found(&probed.conflicts), expected);
-            assert_eq!(probed.unasked, []);
+            assert_eq!(probed.not_probed, []);
             begin.elapsed() < Duration::from_secs(2)
         };
         assert!((0..5).any(at_once));
@@ -99,7 +99,7 @@ fn a_free_address_takes_the_whole_probe_time() {
         assert!(took >= PROBE_TIME, "{took:?}");
         let heard = world
             .kernel
-            .overheard(&world.pod, &questions("wire0", &FREE));
+            .conflicts_since_probe(&world.pod, &questions("wire0", &FREE));
         assert_eq!(heard.expect("a look"), []);
     });
 }
@@ -160,10 +160,16 @@ fn a_later_claim_of_the_address_is_detected() {
             world.execute(announce);
         }
         let mac = world.host_link("nic0").mac.to_string();
-        let heard = world.kernel.overheard(&world.pod, &asked).expect("a look");
+        let heard = world
+            .kernel
+            .conflicts_since_probe(&world.pod, &asked)
+            .expect("a look");
         let expected = FREE.map(|it| (ip(it), Sign::Has, mac.clone()));
         assert_eq!(found(&heard), expected);
-        let again = world.kernel.overheard(&world.pod, &asked).expect("a look");
+        let again = world
+            .kernel
+            .conflicts_since_probe(&world.pod, &asked)
+            .expect("a look");
         assert_eq!(again, [], "it was told");
     });
 }
@@ -188,7 +194,10 @@ fn a_netdev_that_returns_hears_as_before() {
                 "round {round}: others' solicitations are not heard"
             );
             world.pod_ip("address add fd01::9/64 dev wire0 nodad");
-            world.kernel.overheard(&pod, &asked).expect("a look");
+            world
+                .kernel
+                .conflicts_since_probe(&pod, &asked)
+                .expect("a look");
             if round == 0 {
                 world.execute(to_host("wire0", "wire0"));
                 world.execute(to_pod("wire0", "wire0"));
@@ -218,7 +227,7 @@ fn a_closed_listener_leaves_its_group() {
         let groups = || world.pod_ip("-6 maddress show dev wire0");
         assert!(groups().contains("ff02::1:ff00:9"), "{}", groups());
         world.pod_ip("link del gone0");
-        let heard = world.kernel.overheard(&world.pod, &asked);
+        let heard = world.kernel.conflicts_since_probe(&world.pod, &asked);
         assert!(heard.is_err(), "{heard:?}");
         // the child process of a parallel test has a copy of the socket until it executes its program
         soon("a member of the group after the last look", || {
@@ -231,25 +240,25 @@ fn a_closed_listener_leaves_its_group() {
 fn where_nobody_can_be_probed_add_does_not_wait() {
     with_pod(|world| {
         let asked = questions("wire0", &[FREE, TAKEN].concat());
-        let unasked = |expected: Unasked| {
+        let not_probed = |expected: ProbeObstacle| {
             // a probe that waits takes at least `PROBE_TIME` in every try; a busy machine delays only some tries
             let at_once = (0..100).any(|_| {
                 let begin = Instant::now();
                 let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
                 let took = begin.elapsed();
                 assert_eq!(probed.conflicts, []);
-                assert_eq!(probed.unasked, [(interface("wire0"), expected)]);
+                assert_eq!(probed.not_probed, [(interface("wire0"), expected)]);
                 took < PROBE_TIME
             });
             assert!(at_once, "{expected:?}");
         };
         world.pod_ip("link set wire0 arp off");
-        unasked(Unasked::NoNeighbours);
+        not_probed(ProbeObstacle::NoNeighbours);
         world.pod_ip("link set wire0 arp on");
         world.ip("link set nic0 down");
-        unasked(Unasked::NoCarrier);
+        not_probed(ProbeObstacle::NoCarrier);
         world.pod_ip("link set wire0 down");
-        unasked(Unasked::NoCarrier);
+        not_probed(ProbeObstacle::NoCarrier);
         let gone = world
             .kernel
             .probe(&world.pod, &questions("nowhere0", &FREE));

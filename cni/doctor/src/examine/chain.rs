@@ -139,7 +139,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     let first = picked.ours.clone().map(Conf::parse);
     let is_like_the_first = |again: &Map<String, Value>| match (&first, Conf::parse(again.clone()))
     {
-        (Some(Ok(first)), Ok(again)) => asks_for_the_same(first, &again),
+        (Some(Ok(first)), Ok(again)) => has_same_devices(first, &again),
         _ => false,
     };
     let remedy = "keep only one of the entries";
@@ -180,7 +180,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
 }
 
 /// Returns true if ADD treats both configurations as one attachment (`verb/add/second_call.rs` of `rdma-cni`).
-fn asks_for_the_same(one: &Conf, other: &Conf) -> bool {
+fn has_same_devices(one: &Conf, other: &Conf) -> bool {
     one.devices == other.devices && one.interface_name == other.interface_name
 }
 

@@ -424,12 +424,12 @@ mod tests {
         }
     }
 
-    /// Runs `look` as root without the capability CAP_DAC_OVERRIDE, as in the daemon's container.
-    fn without_capability<T: Send>(look: impl FnOnce() -> T + Send) -> T {
+    /// Runs `observe` as root without the capability CAP_DAC_OVERRIDE, as in the daemon's container.
+    fn without_capability<T: Send>(observe: impl FnOnce() -> T + Send) -> T {
         let run = || {
             // give up root's access to all files in this thread
             setfsuid(Uid::from_raw(65534));
-            look()
+            observe()
         };
         std::thread::scope(|scope| scope.spawn(run).join()).expect("looked")
     }
@@ -446,19 +446,19 @@ mod tests {
         let denied = io::Error::from_raw_os_error(nix::libc::EACCES).to_string();
         let found = without_capability(|| settled(&ours, true));
         assert_eq!(found, BinaryState::Mute { why: denied });
-        let look = || {
+        let observe = || {
             let mut view = View::new(root.path());
             (read(&mut view, &at("/"), &[]).is_some(), view.unseen)
         };
-        let (is_seen, unseen) = without_capability(look);
+        let (is_seen, unseen) = without_capability(observe);
         assert!(!is_seen, "{unseen:?}");
         let [unseen] = &unseen[..] else {
             panic!("{unseen:?}");
         };
         assert!(unseen.why.contains("/05-net.conflist"), "{unseen:?}");
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).expect("set");
-        assert!(!without_capability(look).0);
-        assert!(look().0);
+        assert!(!without_capability(observe).0);
+        assert!(observe().0);
     }
 
     #[test]
@@ -471,12 +471,12 @@ mod tests {
         program(&root.path().join("second"), "rdma-cni", "", 0o755);
         let closed = fs::Permissions::from_mode(0o000);
         fs::set_permissions(root.path().join("second"), closed).expect("set");
-        let look = || {
+        let observe = || {
             let mut view = View::new(root.path());
             binaries(&mut view, &bin_dirs, &Chain::default(), None)
         };
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("set");
-        let found = without_capability(look);
+        let found = without_capability(observe);
         let [rdma_cni, ..] = &found[..] else {
             panic!("{found:?}");
         };

@@ -64,7 +64,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let accelerators = view.keep("GPUs", accelerators(&sysfs, &nics));
     let accelerators = accelerators.unwrap_or_default();
     let gpudirect = GpuDirectReader::default().read((&sysfs, &procfs), &accelerators, &nics);
-    tell_netdevs(kernel, &given_up, observed.as_mut());
+    add_unreported_settings(kernel, &given_up, observed.as_mut());
     Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         release: view
@@ -101,7 +101,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
 
 /// Adds to `observed`, for the netdev of each note, the settings that rtnetlink does not report. If the note has VF
 /// settings, also adds the settings of the virtual function.
-fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
+fn add_unreported_settings<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
     let Some(observed) = observed else {
         return;
     };

@@ -97,12 +97,12 @@ impl Kernel for Mortal<'_> {
         self.kernel.probe(pod, questions)
     }
 
-    fn overheard(
+    fn conflicts_since_probe(
         &self,
         pod: &Self::Pod,
         questions: &[Question],
     ) -> Result<Vec<Conflict>, ProbeError> {
-        self.kernel.overheard(pod, questions)
+        self.kernel.conflicts_since_probe(pod, questions)
     }
 
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError> {

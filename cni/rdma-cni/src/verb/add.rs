@@ -64,7 +64,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     let (_, key) = node.target()?;
     let Some(choice) = node.choice()? else {
         log::debug!("{key}: kubelet allocated no device to the pod");
-        if node.conf.smc.is_asked_by_pod() {
+        if node.conf.smc.is_requested_by_pod() {
             log::warn!("{key}: the pod requests SMC-R, but kubelet allocated no RDMA device to it");
         }
         let network = &node.conf.network;
@@ -357,7 +357,7 @@ fn finish<K: Kernel>(
     if answers.is_some() && node.conf.probe {
         // if two machines set the same address at the same time, by now at least one has received the other's
         // announcement
-        let conflict = probe::overheard(node.kernel, pod, attachment);
+        let conflict = probe::conflicts_since_probe(node.kernel, pod, attachment);
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
     // the record's phase is still `attaching`: if this process is killed in this step, recovery restores the devices

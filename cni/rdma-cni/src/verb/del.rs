@@ -212,7 +212,7 @@ fn salvage<K: Kernel>(
         attachment.failed_at = Some(0);
         let links = observed.pod.iter().flat_map(|pod| &pod.links);
         attachment.named = links.map(|link| link.index).collect();
-        smcr::apply::tell_lost(node.smcr(), &attachment);
+        smcr::apply::log_orphaned_entries(node.smcr(), &attachment);
         teardown::devices(node, &mut attachment, Some(pod), &lock)?;
     }
     without_record(node, key)?;

@@ -61,7 +61,7 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
             "interfaceName is wrong, so the rails' names are unknown: GC does not call the IPAM plugin"
         );
     } else if let Some(name) = &node.conf.ipam {
-        let known = known(node, valid).map_err(Error::Unasked);
+        let known = known(node, valid).map_err(Error::RetainedAddresses);
         let forwarded = known.and_then(|known| {
             let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
             Ok(ipam.gc(&known)?)

@@ -162,12 +162,12 @@ impl Kernel for Wrapped<'_> {
         self.kernel.probe(pod, questions)
     }
 
-    fn overheard(
+    fn conflicts_since_probe(
         &self,
         pod: &FakePod,
         questions: &[Question],
     ) -> Result<Vec<Conflict>, ProbeError> {
-        self.kernel.overheard(pod, questions)
+        self.kernel.conflicts_since_probe(pod, questions)
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

@@ -30,7 +30,7 @@ impl Chain {
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);
         match (self.conf.placement, &self.conf.runtime) {
             (Requested::Directory, _) => Placement::Directory,
-            (Requested::Auto, Runtime::Containerd) if self.conf.asks_kubelet() => {
+            (Requested::Auto, Runtime::Containerd) if self.conf.queries_kubelet() => {
                 let read = is_seen().then(|| networks(&self.state_dir));
                 Placement::Auto {
                     read: read.unwrap_or_default(),

@@ -198,19 +198,19 @@ pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
 /// Returns true if `path` does not exist. Returns false if `path` cannot be read at present, because it may exist.
 pub(crate) fn is_absent(path: &Path) -> bool {
     path.symlink_metadata()
-        .is_err_and(|error| says_absent(&error))
+        .is_err_and(|error| means_absent(&error))
 }
 
 /// Returns true if `path` is a file. Also returns true if `path` cannot be read at present, because it may be a file.
 pub(crate) fn may_be_there(path: &Path) -> bool {
     match path.symlink_metadata() {
         Ok(found) => found.is_file(),
-        Err(error) => !says_absent(&error),
+        Err(error) => !means_absent(&error),
     }
 }
 
 /// Returns true if the error means that the path does not exist, or that one of its directories is a file.
-fn says_absent(error: &io::Error) -> bool {
+fn means_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory)
 }
@@ -274,7 +274,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
 /// The file cannot be removed.
 pub(crate) fn take_away(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if !says_absent(&error) => Err(error),
+        Err(error) if !means_absent(&error) => Err(error),
         _ => Ok(()),
     }
 }

@@ -196,7 +196,7 @@ fn write_libraries<K: Kernel>(
             let pod = attachments.iter().find_map(|it| it.pod.as_deref());
             log::warn!("{}: {}: {why}", container.resource, pod.unwrap_or("a pod"));
         }
-        let written = containers.tell_library(id, file, all);
+        let written = containers.write_library_file(id, file, all);
         written.map_err(in_words)?;
     }
     Ok(())

@@ -82,7 +82,7 @@ impl Fabric {
         let mut state = self.0.state.lock();
         state.last = Instant::now();
         match event {
-            Event::Asked(device, time) => {
+            Event::Sent(device, time) => {
                 let result = time.map_or("lost", |_| "answered");
                 let labels = [of(device), vec![("result", result.to_owned())]].concat();
                 self.0.requests.get_or_create(&labels).inc();
@@ -91,7 +91,7 @@ impl Fabric {
                     times.observe(time.as_secs_f64());
                 }
             }
-            Event::NotAsked(device, error) => {
+            Event::NotSent(device, error) => {
                 let line = format!("{device} sends no requests: {error}");
                 state.not_asked.warn(&line);
             }

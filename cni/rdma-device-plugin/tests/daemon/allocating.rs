@@ -5,7 +5,7 @@ use crate::{FIRST, HCA, Running, SECOND, TWO, ids};
 use integration::{
     Machine,
     kubelet::{
-        Wish,
+        AllocationRequest,
         pod_resources::{PodResourcesServer, pod},
     },
     stopwatch::Stopwatch,
@@ -17,8 +17,8 @@ use tonic::Code;
 #[test]
 fn the_users_old_config_map_gives_all_devices() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
-    let wish = Wish::new("worker-0", "main", "rdma/hca", 1);
-    let allocation = node.kubelet.allocate(&wish).expect("allocated");
+    let request = AllocationRequest::new("worker-0", "main", "rdma/hca", 1);
+    let allocation = node.kubelet.allocate(&request).expect("allocated");
     let given: Vec<_> = allocation
         .given
         .devices
@@ -37,8 +37,8 @@ fn the_users_old_config_map_gives_all_devices() {
     node.kubelet
         .before_start("rdma/hca", &allocation.ids)
         .expect("it may start");
-    node.daemon.says("rdma/hca: allocated: ");
-    node.daemon.says("mlx5_0 at 0000:3b:00.0: uverbs0");
+    node.daemon.wait_for_log("rdma/hca: allocated: ");
+    node.daemon.wait_for_log("mlx5_0 at 0000:3b:00.0: uverbs0");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn preferences_are_among_available_ids_and_are_explained() {
     assert_eq!(preferred.len(), 2);
     assert!(preferred.contains(&must[0]), "{preferred:?}");
     assert!(preferred.iter().all(|id| available.contains(id)));
-    node.daemon.says("of 3 ids, the daemon prefers");
+    node.daemon.wait_for_log("of 3 ids, the daemon prefers");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_container_of_the_plugin_before_may_start() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
     let nic = ids(&[SECOND.address]);
     node.kubelet.before_start("rdma/nic", &nic).expect("it may");
-    node.daemon.says("starts without a grant");
+    node.daemon.wait_for_log("starts without a grant");
 }
 
 #[test]
@@ -263,9 +263,10 @@ fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
     let cdi = Cdi::new(&node.machine.path("cdi"), &node.machine.path("state"));
     cdi.renumber(&address, &[moved], &[]).expect("put right");
     node.daemon.signal(nix::sys::signal::Signal::SIGHUP);
-    node.daemon.says("SIGHUP");
+    node.daemon.wait_for_log("SIGHUP");
     node.machine.configure(TWO);
-    node.daemon.says("the new configuration takes effect");
+    node.daemon
+        .wait_for_log("the new configuration takes effect");
     // the runtime resolves the CDI names again when it restarts containers
     node.machine.renumber(&SECOND, 7, 8);
     node.daemon.signal(nix::sys::signal::Signal::SIGHUP);
@@ -293,14 +294,14 @@ fn the_log_says_whose_container_starts_and_whose_must_not() {
         pod("default", "trainer-0", &[&own]),
     ]);
     node.kubelet.before_start("rdma/nic", &nic).expect("right");
-    node.daemon.says(&format!(
+    node.daemon.wait_for_log(&format!(
         "rdma/nic: {} of default/trainer-0, container container0: may start",
         SECOND.address
     ));
     node.machine.renumber(&SECOND, SECOND.number, 7);
     let refused = node.kubelet.before_start("rdma/nic", &nic);
     let reason = refused.expect_err("another device's path");
-    node.daemon.says(&format!(
+    node.daemon.wait_for_log(&format!(
         "rdma/nic: {} of default/trainer-0, container container0: must not start: {}",
         SECOND.address,
         reason.message()
@@ -317,14 +318,14 @@ fn a_container_that_starts_with_less_is_logged() {
     let node = Running::on(machine, conf).listed("rdma/nic", 1);
     let allocation = node
         .kubelet
-        .allocate(&Wish::new("worker-0", "main", "rdma/nic", 1))
+        .allocate(&AllocationRequest::new("worker-0", "main", "rdma/nic", 1))
         .expect("allocated");
     assert_eq!(allocation.given.devices.len(), 1);
-    node.daemon.says(
+    node.daemon.wait_for_log(
         "/dev/infiniband/rdma_cm has the device number 10:58 instead of 10:59: a container of rdma/nic starts without \
          rdma_cm",
     );
-    node.daemon.says(
+    node.daemon.wait_for_log(
         "0000:3b:00.0 has no netdev in the host's network namespace: a container of rdma/nic gets no SMCR_PNET",
     );
 }
@@ -338,8 +339,8 @@ fn read_json(path: &Path) -> serde_json::Value {
 fn the_fabric_watch_is_allocated_the_connection_manager() {
     let conf = HCA.replace('}', r#","fabric":true}"#);
     let node = Running::with(&conf).listed("rdma/connection-manager", 2);
-    let wish = Wish::new("watch", "main", "rdma/connection-manager", 1);
-    let allocation = node.kubelet.allocate(&wish).expect("allocated");
+    let request = AllocationRequest::new("watch", "main", "rdma/connection-manager", 1);
+    let allocation = node.kubelet.allocate(&request).expect("allocated");
     let devices = allocation.given.devices.iter();
     let paths: Vec<_> = devices.map(|it| it.host_path.as_str()).collect();
     assert_eq!(paths, ["/dev/infiniband/rdma_cm"]);

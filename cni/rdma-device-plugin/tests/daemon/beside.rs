@@ -93,7 +93,8 @@ fn the_nics_beside_the_pods_own_gpus_are_preferred() {
         pod("default", "trainer-1", &[next]),
     ]);
     assert_eq!(node.prefers(&[1, 0], 1), [nic(0)]);
-    node.daemon.says("near the container's accelerators");
+    node.daemon
+        .wait_for_log("near the container's accelerators");
 }
 
 /// If kubelet does not answer, the daemon returns a preference without the container's GPUs after a time limit.

@@ -81,7 +81,7 @@ impl Chained {
         );
         self.node
             .daemon
-            .says("the runtime calls rdma-cni for network cbr0");
+            .wait_for_log("the runtime calls rdma-cni for network cbr0");
         self
     }
 
@@ -139,7 +139,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     }
     node.node
         .daemon
-        .says("the runtime calls rdma-cni for network cbr0 (cbr0/99-rdma-cni.conf)");
+        .wait_for_log("the runtime calls rdma-cni for network cbr0 (cbr0/99-rdma-cni.conf)");
     assert!(!list().contains("rdma-cni"), "{}", list());
     // a pod's network that is older than the entry does not show whether the runtime calls the entry
     let written = fs::metadata(path("net.d/cbr0/99-rdma-cni.conf"));
@@ -155,7 +155,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     assert!(why.contains("cbr0 without rdma-cni"), "{why}");
     node.node
         .daemon
-        .says("the runtime no longer calls the plugins in the directory of network cbr0");
+        .wait_for_log("the runtime no longer calls the plugins in the directory of network cbr0");
     let is_back = || list().contains("rdma-cni") && !path("state/detected/ADD@cbr0").exists();
     assert!(wait::within(wait::TIMEOUT, is_back), "{}", list());
 }
@@ -189,7 +189,7 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
     assert!(why.contains("default/trainer-0"), "{why}");
     assert!(why.contains("cbr0 without rdma-cni"), "{why}");
     assert!(why.contains("delete the pod"), "{why}");
-    node.node.daemon.says(
+    node.node.daemon.wait_for_log(
         "rdma/hca: 3 of default/trainer-0, container container0: must not start: the network of",
     );
 
@@ -203,7 +203,7 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
     node.starts("rdma/hca", "3");
     node.node
         .daemon
-        .says("default/trainer-0 has the network cbr0 twice");
+        .wait_for_log("default/trainer-0 has the network cbr0 twice");
     fs::remove_file(file).expect("removed");
 }
 

@@ -157,7 +157,7 @@ fn a_nic_without_the_pods_address_is_reported() {
     );
     assert!(!table.contains("ens1 (mlx5_0) has no"), "{table}");
     let daemon = Daemon::start(&mut inside(&[]));
-    daemon.says("ens2 (mlx5_1) has no global IPv6 address");
+    daemon.wait_for_log("ens2 (mlx5_1) has no global IPv6 address");
     assert_eq!(daemon.count("ens1 (mlx5_0) has no"), 0);
     let ask = "exec 3<>/dev/tcp/127.0.0.1/9102 && \
                printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";

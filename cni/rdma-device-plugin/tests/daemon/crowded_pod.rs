@@ -46,7 +46,7 @@ fn a_pods_many_netdevs_take_no_memory() {
     let peak = node.daemon.peak_memory();
     assert!(peak < before + GROWTH, "{before} KiB, then {peak} KiB");
     let kept = "the daemon keeps the last health of the devices in pod team/train-0";
-    node.daemon.says(kept);
+    node.daemon.wait_for_log(kept);
     node.has("rdma/nic", 1);
 
     let Running {
@@ -61,19 +61,19 @@ fn a_pods_many_netdevs_take_no_memory() {
     });
     for (count, state) in ["down", "up", "down"].into_iter().enumerate() {
         pod.ip(&format!("link set rdma0 {state}"));
-        daemon.says_times("event: netdev rdma0", count + 1);
+        daemon.wait_for_log_times("event: netdev rdma0", count + 1);
     }
-    daemon.says("the kernel's answer has more than 4194304 bytes");
+    daemon.wait_for_log("the kernel's answer has more than 4194304 bytes");
     assert_eq!(daemon.count(kept), 1);
     let peak = daemon.peak_memory();
     assert!(peak < before + GROWTH, "{before} KiB, then {peak} KiB");
 
     // the daemon observes the pod again without an event of the pod's device
     pod.ip("link set rdma0 up");
-    daemon.says_times("event: netdev rdma0", 4);
+    daemon.wait_for_log_times("event: netdev rdma0", 4);
     thread::sleep(Duration::from_secs(1));
     assert_eq!(daemon.count("is unhealthy"), 0);
     let removals = (0..200).map(|it| format!("link delete a{it}"));
     pod.ip_batch(&removals.collect::<Vec<_>>());
-    daemon.says("is unhealthy");
+    daemon.wait_for_log("is unhealthy");
 }

@@ -155,7 +155,7 @@ fn a_directory_that_cannot_exist_is_reported_and_stops_nothing() {
     fs::write(directory(&machine), "").expect("written");
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = start(&machine);
-    daemon.says("cannot write");
+    daemon.wait_for_log("cannot write");
     kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 2);
 }
 

@@ -46,7 +46,7 @@ fn the_daemon_ends_while_firmware_does_not_answer() {
         .listed("rdma/nic", 1);
     node.machine.silence(&FIRST);
     node.daemon.signal(Signal::SIGHUP);
-    node.daemon.says("SIGHUP");
+    node.daemon.wait_for_log("SIGHUP");
     integration::wait::until("somebody asks", || node.daemon.threads() > 1);
     let (status, took) = node.daemon.end(Signal::SIGTERM);
     assert_eq!(status.code(), Some(0));
@@ -77,7 +77,7 @@ fn another_programs_socket_stays() {
     let _other = UnixListener::bind(&aside).expect("bound");
     fs::rename(&aside, &socket).expect("renamed");
     node.daemon
-        .says("rdma/hca: another program serves this resource's socket");
+        .wait_for_log("rdma/hca: another program serves this resource's socket");
     let Running {
         daemon, machine, ..
     } = node;

@@ -371,7 +371,7 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
         told(&first, &second, [5, 7]),
         "NCCL_IB_HCA==mlx5_0,mlx5_1\n"
     );
-    running.daemon.says(
+    running.daemon.wait_for_log(
         "rdma/hca: default/trainer-0: NCCL gets no GID variables: no GID index is right on all rails of the pod \
          (mlx5_0: 5, mlx5_1: 7), and by address NCCL would take fd00::1 at index 3 of mlx5_0, which is not the pod's",
     );
@@ -415,7 +415,9 @@ fn promised_rails_are_published_under_any_later_configuration() {
         .machine
         .configure(&CONFIGURATION.replace(r#""rails", "#, ""));
     running.daemon.signal(nix::sys::signal::Signal::SIGHUP);
-    running.daemon.says("the new configuration takes effect");
+    running
+        .daemon
+        .wait_for_log("the new configuration takes effect");
     record(&running, "c1", &["3"], [5, 5]);
     running
         .kubelet
@@ -460,5 +462,5 @@ fn a_container_whose_environment_cannot_be_written_does_not_start() {
         .kubelet
         .before_start("rdma/hca", &own)
         .expect("it may");
-    running.daemon.says(&format!("{} ", FIRST.rdma));
+    running.daemon.wait_for_log(&format!("{} ", FIRST.rdma));
 }

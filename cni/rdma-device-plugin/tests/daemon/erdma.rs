@@ -89,16 +89,16 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
          configureNICs: false}}"
     ));
     let daemon = start(&machine);
-    daemon.says("this instance is i-bp1");
+    daemon.wait_for_log("this instance is i-bp1");
     has(&kubelet, 200);
-    daemon.says("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
+    daemon.wait_for_log("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
     // the daemon sends no further request to the metadata service; the pattern i-bp2 is for another instance
     let asked = service.requests().len();
     machine.configure(&format!(
         "erdma: {{exposedLocalERIs: [i-bp2 erdma_1, i-* erdma_0], metadata: '{base}', \
          configureNICs: false}}"
     ));
-    daemon.says("0000:00:08.0 (erdma_1) is not in aliyun/erdma");
+    daemon.wait_for_log("0000:00:08.0 (erdma_1) is not in aliyun/erdma");
     has(&kubelet, 200);
     assert_eq!(service.requests().len(), asked);
     // the instance's id is also known after a restart without the metadata service
@@ -110,7 +110,7 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     ));
     let daemon = start(&machine);
     has(&kubelet, 200);
-    daemon.says("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
+    daemon.wait_for_log("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
     assert_eq!(daemon.count("this instance is"), 0);
     assert_eq!(daemon.count("does not yet use NICs"), 0);
 }
@@ -156,8 +156,8 @@ fn the_mode_and_its_users_are_in_the_log_and_the_metrics() {
     machine.configure("erdma: {preferDriver: compat}");
     let daemon = start(&machine);
     has(&kubelet, 200);
-    daemon.says("the eRDMA driver cannot be loaded in mode compat");
-    daemon.says("erdma_0: left alone: its netdev is not in this network namespace");
+    daemon.wait_for_log("the eRDMA driver cannot be loaded in mode compat");
+    daemon.wait_for_log("erdma_0: left alone: its netdev is not in this network namespace");
     let figures = || daemon.get("/metrics");
     let outcome = r#"rdma_erdma_nic{device="erdma_0",netdev="eri0",outcome="left_alone"} 1"#;
     wait::until("what became of the NIC", || figures().contains(outcome));
@@ -193,7 +193,7 @@ fn a_nic_is_brought_up_and_released() {
     let mut serving = command();
     serving.arg("--config").arg(machine.path("etc/config.json"));
     let daemon = Daemon::start(serving.args(["--metrics-address", "127.0.0.1:0"]));
-    daemon.says("erdma_0: eri0 has 10.7.0.9/24");
+    daemon.wait_for_log("erdma_0: eri0 has 10.7.0.9/24");
     has(&kubelet, 200);
     let addresses = || netns.addresses("eri0");
     assert!(

@@ -69,7 +69,7 @@ fn grows(machine: &Machine, kubelet: &DeviceManager, device: (&str, &str), value
 
 /// Waits until the daemon has read the counters at least once.
 fn settled(daemon: &Daemon) {
-    daemon.says("rdma/b: kubelet has the list");
+    daemon.wait_for_log("rdma/b: kubelet has the list");
     thread::sleep(Duration::from_millis(1500));
 }
 
@@ -99,7 +99,7 @@ fn a_device_whose_errors_grow_is_unhealthy_until_they_stop() {
     // the counter is reset, and stays at zero
     symbol_errors(&machine, "mlx5_0", "0\n");
     has(&kubelet, "rdma/a", 8);
-    daemon.says("0000:3b:00.0 is healthy again");
+    daemon.wait_for_log("0000:3b:00.0 is healthy again");
     healthy("mlx5_0", 1);
     has(&kubelet, "rdma/b", 1);
 }
@@ -138,7 +138,8 @@ fn thresholds_come_and_go_with_the_file() {
     let unknown = r#""errors":[{"counter":"symbol_error","above":0,"per":"10s"},
         {"counter":"symbol_eror","above":0,"per":"10s"}]"#;
     configure(&machine, unknown);
-    daemon.says("errors[1]: no RDMA device of this node has symbol_eror in ports/N/counters");
+    daemon
+        .wait_for_log("errors[1]: no RDMA device of this node has symbol_eror in ports/N/counters");
     thread::sleep(Duration::from_millis(1500));
     has(&kubelet, "rdma/a", 8);
     grows(
@@ -151,8 +152,10 @@ fn thresholds_come_and_go_with_the_file() {
         &machine,
         r#""errors":[{"counter":"symbol_error","per":"10s"}]"#,
     );
-    daemon.says("keeping the previous configuration:");
-    daemon.says("errors[0].above: must be a whole number from 0 to 4294967295, and is missing");
+    daemon.wait_for_log("keeping the previous configuration:");
+    daemon.wait_for_log(
+        "errors[0].above: must be a whole number from 0 to 4294967295, and is missing",
+    );
     configure(&machine, r#""cdi":false"#);
     has(&kubelet, "rdma/a", 8);
 }

@@ -8,7 +8,7 @@ use integration::{
     stopwatch::Stopwatch, wait,
 };
 use nix::sys::signal::Signal;
-use rdma_ping::fabric::{Asked, RailState, Report};
+use rdma_ping::fabric::{LastRequest, RailState, Report};
 use rdma_resources::Published;
 use serde_json::{Value, json};
 use std::{net::TcpListener, process::Command, time::Duration};
@@ -104,7 +104,7 @@ fn without_the_api_server_it_is_alive_and_not_ready() {
     command.env("KUBERNETES_SERVICE_PORT", "1");
     let watch = Daemon::start(&mut command);
     let why = "cannot publish rails or list peers: the API server at 127.0.0.1:1 does not answer";
-    watch.says(why);
+    watch.wait_for_log(why);
     let at = Stopwatch::start();
     wait::until("it tried again", || at.elapsed().as_secs() >= 3);
     assert_eq!(watch.count(why), 1);
@@ -114,22 +114,22 @@ fn without_the_api_server_it_is_alive_and_not_ready() {
 
 /// Writes the report of a watch that found the first NIC unhealthy, and the second NIC reachable.
 fn report(machine: &Machine, lifetime: Duration) {
-    let asked = |node: &str, seconds| Asked {
+    let request = |node: &str, seconds| LastRequest {
         node: node.to_owned(),
         address: "10.0.0.2".parse().expect("an address"),
         seconds,
     };
-    let rail = |nic: &Nic<'_>, is_unhealthy: bool, asked| RailState {
+    let rail = |nic: &Nic<'_>, is_unhealthy: bool, request| RailState {
         device: nic.rdma.to_owned(),
         is_unreachable: is_unhealthy,
         is_unhealthy,
         peers: 31,
         not_asked: None,
-        asked: vec![asked],
+        requests: vec![request],
     };
     let rails = vec![
-        rail(&FIRST, true, asked("node-<7>", None)),
-        rail(&SECOND, false, asked("node-8", Some(0.000_31))),
+        rail(&FIRST, true, request("node-<7>", None)),
+        rail(&SECOND, false, request("node-8", Some(0.000_31))),
     ];
     let report = Report::new(rails, lifetime);
     report.write(&machine.path("state")).expect("written");
@@ -175,7 +175,7 @@ fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
     has("rdma/a", 0);
     has("rdma/b", 1);
     let address = FIRST.address;
-    daemon.says(&format!(
+    daemon.wait_for_log(&format!(
         "{address} is unhealthy: it reaches no rail of other nodes"
     ));
     let page = daemon.get("/");
@@ -198,7 +198,7 @@ fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
     // the watch has ended, and its report becomes void
     report(&machine, Duration::from_secs(1));
     has("rdma/a", 1);
-    daemon.says(&format!("{address} is healthy again"));
+    daemon.wait_for_log(&format!("{address} is healthy again"));
     assert!(!daemon.get("/").contains("Last requests"));
     // another watch starts
     report(&machine, Duration::from_secs(600));

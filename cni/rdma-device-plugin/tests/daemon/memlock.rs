@@ -148,14 +148,16 @@ fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     machine.write(control, "cpu\n");
     running
         .daemon
-        .says("disabled the controller rdma for the pod");
+        .wait_for_log("disabled the controller rdma for the pod");
     let given = fs::read_to_string(machine.path(control)).expect("the file");
     assert_eq!(given, "+rdma");
 
     // an error that ends without an event: the daemon must retry
     fs::create_dir(machine.path(&max)).expect("made");
     machine.write(&events, "populated 0\nfrozen 0\n");
-    running.daemon.says("poda/rdma.max\": Is a directory");
+    running
+        .daemon
+        .wait_for_log("poda/rdma.max\": Is a directory");
     // wait until the daemon has read all events of the write
     std::thread::sleep(std::time::Duration::from_millis(500));
     fs::remove_dir(machine.path(&max)).expect("removed");

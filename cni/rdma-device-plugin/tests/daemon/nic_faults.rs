@@ -42,11 +42,12 @@ fn a_fatal_pci_error_makes_its_nic_unhealthy() {
     // new nonfatal and correctable errors do not count either
     errors(&machine, 2, 4, 9);
     daemon.signal(Signal::SIGHUP);
-    daemon.says("rdma/b: kubelet has the list");
+    daemon.wait_for_log("rdma/b: kubelet has the list");
     errors(&machine, 3, 4, 9);
     daemon.signal(Signal::SIGHUP);
     has("rdma/a", 0);
-    daemon.says("0000:3b:00.0 is unhealthy: its PCI link had a fatal error (aer_dev_fatal)");
+    daemon
+        .wait_for_log("0000:3b:00.0 is unhealthy: its PCI link had a fatal error (aer_dev_fatal)");
     has("rdma/b", 1);
     assert_eq!(daemon.count("is unhealthy"), 1);
     let metrics = daemon.get("/metrics");

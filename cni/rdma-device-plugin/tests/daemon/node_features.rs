@@ -85,7 +85,7 @@ fn labels_are_as_the_node_is_and_written_when_they_are_others() {
     let inode = || fs::metadata(file(&machine)).expect("the file").ino();
     let before = inode();
     daemon.signal(Signal::SIGHUP);
-    daemon.says("SIGHUP");
+    daemon.wait_for_log("SIGHUP");
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
     thread::sleep(Duration::from_millis(300));
     assert_eq!(inode(), before, "written although nothing was new");
@@ -159,8 +159,8 @@ fn the_leading_daemon_writes_node_features() {
     let old = start(&machine);
     wait::until("the old one has written", || file(&machine).exists());
     let new = start(&machine);
-    old.says("a newer daemon runs on this node");
-    new.says("metrics are at");
+    old.wait_for_log("a newer daemon runs on this node");
+    new.wait_for_log("metrics are at");
     let writes = |count: &str| {
         new.signal(Signal::SIGHUP);
         wait::until("the new one has written", || {
@@ -172,7 +172,7 @@ fn the_leading_daemon_writes_node_features() {
     fs::remove_file(file(&machine)).expect("removed");
     machine.unplug(&SECOND);
     old.signal(Signal::SIGHUP);
-    old.says("SIGHUP");
+    old.wait_for_log("SIGHUP");
     thread::sleep(Duration::from_millis(500));
     assert!(!file(&machine).exists(), "it does not lead any more");
     writes("count=1");
@@ -184,7 +184,7 @@ fn a_directory_that_cannot_exist_is_reported_and_stops_nothing() {
     fs::write(directory(&machine), "").expect("written");
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = start(&machine);
-    daemon.says("cannot write");
+    daemon.wait_for_log("cannot write");
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
 }
 

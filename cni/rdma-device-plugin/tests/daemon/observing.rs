@@ -111,7 +111,7 @@ fn the_page_reports_events() {
     // the page also shows the log's errors
     machine.configure("{");
     daemon.signal(Signal::SIGHUP);
-    daemon.says("keeping the previous configuration");
+    daemon.wait_for_log("keeping the previous configuration");
     let page = daemon.get("/");
     assert!(
         page.contains("keeping the previous configuration"),
@@ -128,7 +128,7 @@ fn a_kubelet_that_refuses_for_ten_seconds_is_reported_by_healthz() {
     kubelet.start();
     let at = Instant::now();
     let daemon = crate::start(&machine);
-    daemon.says("kubelet refuses: not today");
+    daemon.wait_for_log("kubelet refuses: not today");
     let health = daemon.get("/healthz");
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     let mut health = String::new();
@@ -181,7 +181,7 @@ fn the_daemon_polls_records_that_it_cannot_watch() {
         .status();
     assert!(limited.expect("nsenter runs").success());
     fs::create_dir_all(machine.path("state/attachments/rails")).expect("a directory");
-    daemon.says(
+    daemon.wait_for_log(
         "cannot watch records of new networks: No space left on device (os error 28), so raise the sysctl \
          fs.inotify.max_user_watches",
     );
@@ -199,9 +199,9 @@ fn an_address_that_is_taken_does_not_stop_it() {
     machine.configure(HCA);
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = start_with(&machine, &["--metrics-address", &address]);
-    daemon.says("no metrics: cannot listen at");
+    daemon.wait_for_log("no metrics: cannot listen at");
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
     // the other program, which had the address, has ended
     drop(taken);
-    daemon.says(&format!("metrics are at http://{address}/metrics"));
+    daemon.wait_for_log(&format!("metrics are at http://{address}/metrics"));
 }

@@ -56,7 +56,7 @@ fn a_published_file_that_is_no_file_is_replaced() {
         let kubelet = DeviceManager::started(&machine.path("kubelet"));
         let daemon = program::start(&machine);
         if odd == OddFile::Directory {
-            daemon.says("resources.json");
+            daemon.wait_for_log("resources.json");
         } else {
             kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
             let found = std::fs::symlink_metadata(&published).expect("it");
@@ -76,7 +76,7 @@ fn a_failed_publication_is_repeated() {
     fs::write(&cdi, "no directory").expect("written");
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = program::start(&machine);
-    daemon.says("; trying again");
+    daemon.wait_for_log("; trying again");
     kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
     wait::until("it is at rest", || {
         let before = daemon.sleeps();
@@ -85,7 +85,7 @@ fn a_failed_publication_is_repeated() {
     });
     fs::remove_file(&cdi).expect("removed");
     fs::create_dir(&cdi).expect("a directory");
-    daemon.says("published again");
+    daemon.wait_for_log("published again");
     assert!(cdi.join("rdma-device-plugin-rdma.json").exists());
 }
 

@@ -70,9 +70,9 @@ fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
     }
     let words = "default/trainer-0 cannot start, and the daemon cannot delete it: the environment \
                  variable KUBERNETES_SERVICE_HOST, which kubelet sets in pods, is missing or wrong";
-    node.node.daemon.says(words);
+    node.node.daemon.wait_for_log(words);
     node.refuses();
-    node.node.daemon.says_times(
+    node.node.daemon.wait_for_log_times(
         "of default/trainer-0, container container0: must not start",
         4,
     );
@@ -93,12 +93,12 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
     ]);
     node.refuses();
     // the daemon has read the missing token, and does not read a half-written one
-    node.node.daemon.says("the daemon cannot delete it");
+    node.node.daemon.wait_for_log("the daemon cannot delete it");
     std::fs::create_dir(node.node.machine.path("account")).expect("a directory");
     node.node.machine.write("account/token", "head.e30.sign");
     node.node.machine.write("account/ca.crt", "none");
     node.refuses();
-    node.node.daemon.says("has no certificate of a CA");
+    node.node.daemon.wait_for_log("has no certificate of a CA");
     node.node.machine.write("account/ca.crt", CA);
     node.refuses();
     let (connection, _) = listener.accept().expect("it asks");
@@ -106,7 +106,7 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
         node.refuses();
     }
     drop((connection, listener));
-    node.node.daemon.says("does not answer");
+    node.node.daemon.wait_for_log("does not answer");
     let (ended, took) = node.node.daemon.end(nix::sys::signal::Signal::SIGTERM);
     assert!(ended.success() && took < Duration::from_secs(5), "{took:?}");
 }
@@ -117,7 +117,7 @@ fn without_the_switch_there_is_no_request_and_no_report() {
     let refused = node.kubelet.before_start("rdma/hca", &ids(&["none"]));
     refused.expect_err("no such id");
     node.daemon
-        .says("a container with the ids none must not start");
+        .wait_for_log("a container with the ids none must not start");
     assert_eq!(node.daemon.count("cannot delete"), 0);
     let wrong = program::run(program::command(&node.machine).args(["--refused-pods", "remove"]));
     assert!(!wrong.status.success());

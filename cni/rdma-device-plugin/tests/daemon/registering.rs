@@ -67,7 +67,7 @@ fn kubelet_is_absent_at_first() {
     let machine = Machine::with(&[FIRST, SECOND]);
     machine.configure(HCA);
     let daemon = start(&machine);
-    daemon.says("waits for kubelet's directory");
+    daemon.wait_for_log("waits for kubelet's directory");
     let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
     let stopwatch = Stopwatch::start();
     let at = kubelet.start();
@@ -132,7 +132,7 @@ fn a_removed_socket_is_made_again() {
     for times in 1..=3 {
         fs::remove_file(&socket).expect("removed");
         node.daemon
-            .says_times("its socket was removed; the daemon made it again", times);
+            .wait_for_log_times("its socket was removed; the daemon made it again", times);
         wait::until("the socket is back", || socket.exists());
     }
     node.has("rdma/hca", 1000);
@@ -151,7 +151,7 @@ fn kubelets_directory_is_removed_and_made_again() {
             fs::remove_dir_all(&directory).is_ok()
         });
         node.daemon
-            .says_times("waits for kubelet's directory", times);
+            .wait_for_log_times("waits for kubelet's directory", times);
         let stopwatch = Stopwatch::start();
         let at = node.kubelet.start();
         assert!(registered_after(&node.kubelet, "rdma/hca", at, &stopwatch) < PROMISED);
@@ -225,8 +225,9 @@ fn a_refused_resource_does_not_hold_up_the_other() {
     let at = kubelet.start();
     let daemon = start(&machine);
     kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 1);
-    daemon
-        .says("rdma/hca: registration failed, the daemon tries again: kubelet refuses: not today");
+    daemon.wait_for_log(
+        "rdma/hca: registration failed, the daemon tries again: kubelet refuses: not today",
+    );
     wait::until("it is tried again", || kubelet.calls() >= 6);
     assert_eq!(daemon.count("not today"), 1, "said once");
     // there are four growing delays: at least 75, 150, 300 and 600 ms
@@ -248,7 +249,7 @@ fn a_registration_without_an_answer_times_out_and_is_repeated() {
     kubelet.start();
     let daemon = start(&machine);
     kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 1);
-    daemon.says(
+    daemon.wait_for_log(
         "rdma/hca: registration failed, the daemon tries again: kubelet did not answer within",
     );
     kubelet.takes("rdma/hca", Manner::Proper);

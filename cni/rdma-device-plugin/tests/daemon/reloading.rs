@@ -4,7 +4,7 @@
 use crate::{
     FIRST, HCA, Machine, Running, SECOND, TWO, ids, registering::settled, socket_of, start,
 };
-use integration::kubelet::{DeviceManager, Wish};
+use integration::kubelet::{AllocationRequest, DeviceManager};
 use nix::sys::signal::Signal;
 use rdma_resources::{Grants, Published};
 use std::{fs, os::unix::fs::symlink, time::Duration};
@@ -21,8 +21,8 @@ fn a_file_written_in_place_is_read_again() {
     let node = Running::with(TWO)
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
-    let wish = Wish::new("a", "main", "rdma/hca", 1);
-    let held = node.kubelet.allocate(&wish).expect("allocated");
+    let request = AllocationRequest::new("a", "main", "rdma/hca", 1);
+    let held = node.kubelet.allocate(&request).expect("allocated");
     let socket = socket_of(&node.machine, "rdma_nic");
     node.machine.configure(OTHER);
     node.has("rdma/hca", 16);
@@ -43,7 +43,7 @@ fn a_file_written_in_place_is_read_again() {
             it.devices.is_empty() && it.streams == 0
         });
     integration::wait::until("its socket goes", || !socket.exists());
-    node.daemon.says("rdma/nic: no longer offered");
+    node.daemon.wait_for_log("rdma/nic: no longer offered");
 }
 
 /// Returns the addresses of the devices that the daemon granted for an id, as `rdma-cni` reads them.
@@ -61,15 +61,15 @@ fn sighup_keeps_the_devices_of_containers() {
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
     let held = ["rdma/hca", "rdma/nic"].map(|resource| {
-        let wish = Wish::new("a", "main", resource, 1);
-        node.kubelet.allocate(&wish).expect("allocated")
+        let request = AllocationRequest::new("a", "main", resource, 1);
+        node.kubelet.allocate(&request).expect("allocated")
     });
     for times in 1..=3 {
         node.daemon.signal(Signal::SIGHUP);
-        node.daemon.says_times("SIGHUP", times);
+        node.daemon.wait_for_log_times("SIGHUP", times);
     }
-    let wish = Wish::new("b", "main", "rdma/hca", 1);
-    let next = node.kubelet.allocate(&wish).expect("allocated");
+    let request = AllocationRequest::new("b", "main", "rdma/hca", 1);
+    let next = node.kubelet.allocate(&request).expect("allocated");
     assert_ne!(next.ids, held[0].ids);
     for (allocation, address) in held.iter().zip([FIRST.address, SECOND.address]) {
         let (resource, id) = (&allocation.resource, &allocation.ids[0]);
@@ -87,8 +87,8 @@ fn sighup_keeps_the_devices_of_containers() {
 fn an_id_that_a_container_has_is_known_though_there_are_fewer_now() {
     let before = TWO.replace(r#""count":8"#, r#""count":8,"allocate":"numa""#);
     let node = Running::with(&before).listed("rdma/hca", 8);
-    let wish = Wish::new("a", "main", "rdma/hca", 1).reusing(&ids(&["7"]));
-    let held = node.kubelet.allocate(&wish).expect("allocated");
+    let request = AllocationRequest::new("a", "main", "rdma/hca", 1).reusing(&ids(&["7"]));
+    let held = node.kubelet.allocate(&request).expect("allocated");
     assert_eq!(held.ids, ["7"]);
     node.machine
         .configure(&before.replace(r#""count":8"#, r#""count":4"#));
@@ -126,7 +126,7 @@ fn fifty_reloads_and_cut_streams_leave_nothing_behind() {
         }
     }
     node.daemon
-        .says_times("the new configuration takes effect", 50);
+        .wait_for_log_times("the new configuration takes effect", 50);
     assert_eq!(node.daemon.count("the new configuration takes effect"), 50);
     node.has("rdma/hca", 8);
     node.has("rdma/nic", 1);
@@ -170,7 +170,7 @@ fn a_mounted_config_map_changes_by_a_link() {
         fs::remove_dir_all(machine.path(&format!("etc/{old}"))).expect("removed");
         kubelet.wait_for("rdma/hca", "other ids", |it| it.devices.len() == ids);
     }
-    daemon.says_times("the new configuration takes effect", 2);
+    daemon.wait_for_log_times("the new configuration takes effect", 2);
     assert_eq!(daemon.count("the new configuration takes effect"), 2);
 }
 
@@ -180,10 +180,11 @@ fn a_broken_file_changes_nothing_and_is_reported_once() {
     let lists = node.kubelet.resource("rdma/hca").expect("known").lists;
     node.machine
         .configure(r#"{"resources":[{"name":"rdma/hca"}]}"#);
-    node.daemon.says("keeping the previous configuration: ");
+    node.daemon
+        .wait_for_log("keeping the previous configuration: ");
     for times in 1..=2 {
         node.daemon.signal(Signal::SIGHUP);
-        node.daemon.says_times("SIGHUP", times);
+        node.daemon.wait_for_log_times("SIGHUP", times);
     }
     // the daemon answers this request after it has handled both signals
     let allocated = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
@@ -202,12 +203,13 @@ fn the_same_file_again_is_no_news() {
         .listed("rdma/nic", 1);
     node.machine.configure(TWO);
     node.daemon.signal(Signal::SIGHUP);
-    node.daemon.says("SIGHUP");
+    node.daemon.wait_for_log("SIGHUP");
     node.machine.configure(OTHER);
     node.has("rdma/hca", 16);
     assert_eq!(node.kubelet.resource("rdma/hca").expect("known").lists, 2);
-    node.daemon.says("rdma/hca: kubelet has a new list");
-    node.daemon.says("the new configuration takes effect");
+    node.daemon.wait_for_log("rdma/hca: kubelet has a new list");
+    node.daemon
+        .wait_for_log("the new configuration takes effect");
     assert_eq!(node.daemon.count("the new configuration takes effect"), 1);
 }
 
@@ -217,7 +219,7 @@ fn a_node_without_rdma_waits_for_devices() {
     machine.configure(HCA);
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = start(&machine);
-    daemon.says("nothing is advertised on this node");
+    daemon.wait_for_log("nothing is advertised on this node");
     assert!(!kubelet.within(Duration::from_millis(300), "rdma/hca", |it| it.is_some()));
     machine.plug(&FIRST);
     daemon.signal(Signal::SIGHUP);

@@ -69,10 +69,10 @@ fn without_an_api_server_the_log_says_it_once() {
     let daemon = &node.node.daemon;
     let why = "the environment variable KUBERNETES_SERVICE_HOST, which kubelet sets in pods, is missing or wrong";
     let condition = format!("the node's condition RdmaRailsMissing is not written: {why}");
-    daemon.says(&condition);
+    daemon.wait_for_log(&condition);
     node.loses_a_rail();
     let events = format!("cannot report lost and recovered rails to pods: {why}");
-    daemon.says(&events);
+    daemon.wait_for_log(&events);
     // the daemon retries after one second, and then after two
     thread::sleep(Duration::from_millis(3500));
     assert_eq!((daemon.count(&condition), daemon.count(&events)), (1, 1));

@@ -28,9 +28,9 @@ fn a_degraded_device_has_no_taint_where_the_api_server_refuses_it() {
     });
     let taints = |slice: &Value| slice["spec"]["devices"][0]["taints"].clone();
     assert_eq!(taints(&api.slices()[0]), Value::Null);
-    daemon.says("the API server refuses taints with the effect None");
+    daemon.wait_for_log("the API server refuses taints with the effect None");
     let reason = "its speed is 100000 Mbit/s, and a NIC of the same model has 400000 Mbit/s";
-    daemon.says(&format!("degraded: {}: {reason}", FIRST.rdma));
+    daemon.wait_for_log(&format!("degraded: {}: {reason}", FIRST.rdma));
 }
 
 /// The alert `RdmaDevicesMissing` compares `devices_present` with `devices_expected`.

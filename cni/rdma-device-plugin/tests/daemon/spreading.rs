@@ -4,7 +4,7 @@
 use crate::{Machine, start};
 use integration::{
     Daemon,
-    kubelet::{Allocation, DeviceManager, Wish},
+    kubelet::{Allocation, AllocationRequest, DeviceManager},
     machine::Nic,
 };
 
@@ -62,12 +62,12 @@ impl Rails {
     /// Returns the NIC of a new pod with one id.
     #[track_caller]
     fn pod(&self, name: &str, numa_node: Option<i64>) -> usize {
-        let wish = Wish::new(name, "main", "rdma/nic", 1);
-        let wish = match numa_node {
-            Some(node) => wish.on_numa_node(node),
-            None => wish,
+        let request = AllocationRequest::new(name, "main", "rdma/nic", 1);
+        let request = match numa_node {
+            Some(node) => request.on_numa_node(node),
+            None => request,
         };
-        let allocation = self.kubelet.allocate(&wish).expect("allocated");
+        let allocation = self.kubelet.allocate(&request).expect("allocated");
         match nics(&allocation).as_slice() {
             [nic] => *nic,
             nics => panic!("{nics:?}"),
@@ -146,9 +146,9 @@ fn nics_that_are_a_pods_alone_are_allocated_by_numa_node() {
     let expected = (0..8).map(|number| vec![i64::from(number >= 4)]);
     assert_eq!(nodes.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     let pod = |rails: &Rails, name: &str, count: usize, node: Option<i64>| {
-        let wish = Wish::new(name, "main", "rdma/hca", count);
-        let wish = node.map_or(wish.clone(), |node| wish.on_numa_node(node));
-        let allocation = rails.kubelet.allocate(&wish);
+        let request = AllocationRequest::new(name, "main", "rdma/hca", count);
+        let request = node.map_or(request.clone(), |node| request.on_numa_node(node));
+        let allocation = rails.kubelet.allocate(&request);
         allocation.map(|it| nics(&it))
     };
     // a NIC belongs to one pod, and a pod with eight ids gets all NICs

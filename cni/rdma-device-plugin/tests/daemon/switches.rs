@@ -106,7 +106,7 @@ fn a_switch_is_heard_and_ends() {
     let cabled = Cabled::new();
     let daemon = cabled.start();
     let lldpd = Manager::lldpd(&cabled.switch, "leaf1", 5);
-    daemon.says("ens1: the switch is leaf1, its port swp1");
+    daemon.wait_for_log("ens1: the switch is leaf1, its port swp1");
     cabled.until("in the file", is_leaf1);
     let metric = r#"rdma_device_switch_info{device="mlx5_0",netdev="ens1",switch="leaf1",switch_port="swp1"} 1"#;
     let metrics = cabled.get(&daemon, "/metrics");
@@ -116,7 +116,7 @@ fn a_switch_is_heard_and_ends() {
     wait::until("labels", || cabled.labels() == labels);
     // the TTL in the shutdown frame of an ending lldpd is 0
     lldpd.run("pkill lldpd");
-    daemon.says("ens1: the switch is no longer known");
+    daemon.wait_for_log("ens1: the switch is no longer known");
     cabled.until("not in the file", Value::is_null);
     // the daemon publishes the state for scrapes after the file
     wait::until("not in the metrics", || {
@@ -126,13 +126,13 @@ fn a_switch_is_heard_and_ends() {
     assert_eq!(cabled.labels(), labels, "no label changes with a cable");
     drop(lldpd);
     let lldpd = Manager::lldpd(&cabled.switch, "leaf2", 5);
-    daemon.says("ens1: the switch is leaf2");
+    daemon.wait_for_log("ens1: the switch is leaf2");
     wait::until("another label", || {
         cabled.labels() == ["-0=leaf2", "es=leaf2"]
     });
     // a killed lldpd sends no shutdown frame, so the TTL ends the entry
     drop(lldpd);
-    daemon.says_times("ens1: the switch is no longer known", 2);
+    daemon.wait_for_log_times("ens1: the switch is no longer known", 2);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_later_daemon_knows_the_switch_of_a_nic_that_is_in_a_pod() {
     daemon.end(Signal::SIGTERM);
     drop(lldpd);
     let daemon = cabled.start();
-    daemon.says("metrics are at");
+    daemon.wait_for_log("metrics are at");
     thread::sleep(std::time::Duration::from_secs(4));
     cabled.until("still known", |it| is_leaf1(it) && it["isAway"] == true);
     // the netdev returns, and another switch replaces the last one
@@ -163,7 +163,7 @@ fn a_later_daemon_knows_the_switch_of_a_nic_that_is_in_a_pod() {
     std::os::unix::fs::symlink(real, &place).expect("a link");
     daemon.signal(Signal::SIGHUP);
     let _lldpd = Manager::lldpd(&cabled.switch, "leaf2", 5);
-    daemon.says("ens1: the switch is leaf2");
+    daemon.wait_for_log("ens1: the switch is leaf2");
     cabled.machine.configure(&configuration(&Value::Null));
     daemon.signal(Signal::SIGHUP);
     cabled.until("turned off", Value::is_null);
@@ -183,7 +183,7 @@ fn a_file_of_lldpd_is_another_source() {
         .machine
         .configure(&configuration(&json!({"file": output})));
     let mut daemon = cabled.start();
-    daemon.says("No such file");
+    daemon.wait_for_log("No such file");
     fs::create_dir(cabled.machine.path("lldp")).expect("made");
     for format in ["json0", "json"] {
         let text = node.run(&format!("lldpcli -f {format} show neighbors"));
@@ -191,11 +191,11 @@ fn a_file_of_lldpd_is_another_source() {
         cabled.until(format, is_leaf1);
         // a broken file changes nothing, and a list without the NIC removes the switch
         fs::write(&output, "{\"lldp\":").expect("written");
-        daemon.says("keeps the last LLDP neighbours");
+        daemon.wait_for_log("keeps the last LLDP neighbours");
         assert!(is_leaf1(&cabled.entry()));
         daemon.end(Signal::SIGTERM);
         daemon = cabled.start();
-        daemon.says("keeps the last LLDP neighbours");
+        daemon.wait_for_log("keeps the last LLDP neighbours");
         assert!(is_leaf1(&cabled.entry()));
         fs::write(&output, "{\"lldp\":{}}").expect("written");
         cabled.until("removed", Value::is_null);

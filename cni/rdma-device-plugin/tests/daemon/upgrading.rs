@@ -69,7 +69,7 @@ fn no_moment_without_ids(generation: Generation, attaches: usize) {
         let (status, _) = daemon.end(Signal::SIGTERM);
         assert_eq!(status.code(), Some(0));
         daemon = new;
-        daemon.says_times(
+        daemon.wait_for_log_times(
             "registered again, so that kubelet notices the end of this plugin",
             attaches,
         );
@@ -119,19 +119,19 @@ fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
     kubelet.wait_for("rdma/hca", "8 ids", |it| it.healthy().len() == 8);
     wait::until("the old daemon is ready", || is_ready(&old));
     let new = start();
-    new.says("metrics are at http://");
+    new.wait_for_log("metrics are at http://");
     assert_eq!(new.count("cannot listen"), 0);
     wait::until("the new daemon is ready", || is_ready(&new));
-    old.says("a newer daemon runs on this node");
+    old.wait_for_log("a newer daemon runs on this node");
     // the new daemon is killed: the old daemon answers the requests again, and has the same state as before
     new.end(Signal::SIGKILL);
-    old.says_times("metrics are at http://", 2);
-    old.says_times("registered with kubelet", 4);
+    old.wait_for_log_times("metrics are at http://", 2);
+    old.wait_for_log_times("registered with kubelet", 4);
     wait::until("the old daemon is ready again", || is_ready(&old));
     kubelet.wait_for("rdma/nic", "its id", |it| it.healthy().len() == 1);
     assert_eq!(sockets(&machine), 4, "a killed one's are left");
     let next = start();
-    next.says("metrics are at http://");
+    next.wait_for_log("metrics are at http://");
     wait::until("the next daemon is ready", || is_ready(&next));
     assert_eq!(sockets(&machine), 4, "and taken away by the next");
 }
@@ -150,7 +150,7 @@ fn the_old_daemons_end_is_noticed_when_the_new_one_was_killed() {
         } = running(generation);
         let new = successor(&machine);
         new.end(Signal::SIGKILL);
-        old.says_times("registered with kubelet", 4);
+        old.wait_for_log_times("registered with kubelet", 4);
         for resource in ["rdma/hca", "rdma/nic"] {
             kubelet.wait_for(resource, "all ids", |it| {
                 !it.stopped && !it.healthy().is_empty()
@@ -185,9 +185,9 @@ fn later_observations_of_the_old_daemon_do_not_count() {
     machine.unplug(&SECOND);
     for daemon in [&old, &new] {
         daemon.signal(Signal::SIGHUP);
-        daemon.says("SIGHUP");
+        daemon.wait_for_log("SIGHUP");
     }
-    new.says("kubelet has a new list");
+    new.wait_for_log("kubelet has a new list");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(old.count("kubelet has a new list"), 0);
     assert_eq!(known(&kubelet, "rdma/hca").devices.len(), 1000);
@@ -229,7 +229,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     });
     kubelet.takes("", Manner::Refusing("not today".into()));
     let new = probed(&machine, "new.sock");
-    new.says("kubelet refuses: not today");
+    new.wait_for_log("kubelet refuses: not today");
     let (is_ready, why) = probe(&machine, "ready", "new.sock");
     let refused = "kubelet does not have the device list of rdma/hca, rdma/nic yet";
     assert!(!is_ready && why.contains(refused), "{why}");
@@ -245,8 +245,8 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     // the new daemon ends: the old daemon leads again, and registers again when kubelet accepts it
     new.end(Signal::SIGTERM);
     assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
-    old.says("the other daemon has ended");
-    old.says_times("kubelet refuses: not today", 2);
+    old.wait_for_log("the other daemon has ended");
+    old.wait_for_log_times("kubelet refuses: not today", 2);
     kubelet.takes("", Manner::Proper);
     wait::until("the old daemon is ready again", || {
         let (is_ready, said) = probe(&machine, "ready", "old.sock");
@@ -304,7 +304,7 @@ fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
     wait::until("the new daemon is ready", || {
         probe(&machine, "ready", "new.sock").0
     });
-    old.says("another daemon takes over");
+    old.wait_for_log("another daemon takes over");
     drop(new);
 }
 
@@ -329,20 +329,20 @@ fn without_inotify_another_daemons_end_and_kubelets_are_noticed_all_the_same() {
             start_in_user_namespace(&machine, &before)
         };
         let old = start();
-        old.says(&format!(
+        old.wait_for_log(&format!(
             "no events for {:?}",
             [machine.path("state/daemons")]
         ));
         for lack in ["no events for", "cannot watch the records of pods' devices"] {
             assert!(old.line(lack).contains(error), "{}", old.line(lack));
         }
-        old.says_times("registered with kubelet", 2);
+        old.wait_for_log_times("registered with kubelet", 2);
         let new = start();
-        old.says("another daemon takes over");
-        new.says_times("registered with kubelet", 2);
+        old.wait_for_log("another daemon takes over");
+        new.wait_for_log_times("registered with kubelet", 2);
         let at = Stopwatch::start();
         new.end(Signal::SIGKILL);
-        old.says("the other daemon has ended");
+        old.wait_for_log("the other daemon has ended");
         assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
         kubelet.restart();
         kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 8);

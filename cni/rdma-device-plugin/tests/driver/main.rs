@@ -303,7 +303,7 @@ fn functions_are_counted_whatever_driver_they_have() {
 
 #[test]
 fn only_the_drivers_own_devices_are_limited() {
-    let look = |compat: bool| -> Inventory {
+    let inventory_of = |compat: bool| -> Inventory {
         let machine = Machine::with(&[]);
         machine.plug_erdma(&NIC);
         machine.erdma_module(Some(Some(compat)));
@@ -311,7 +311,13 @@ fn only_the_drivers_own_devices_are_limited() {
         kernel.inventory().expect("an inventory")
     };
     let address = |text: &str| text.to_owned().try_into().expect("an address");
-    assert_eq!(limit(&look(true), &address(NIC.address)), Some(Compat));
-    assert_eq!(limit(&look(true), &address(NIC.netdev_address)), None);
-    assert_eq!(limit(&look(false), &address(NIC.address)), None);
+    assert_eq!(
+        limit(&inventory_of(true), &address(NIC.address)),
+        Some(Compat)
+    );
+    assert_eq!(
+        limit(&inventory_of(true), &address(NIC.netdev_address)),
+        None
+    );
+    assert_eq!(limit(&inventory_of(false), &address(NIC.address)), None);
 }

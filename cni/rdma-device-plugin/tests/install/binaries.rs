@@ -22,10 +22,10 @@ fn a_running_binary_goes_on_when_another_version_takes_its_place() {
     let mut running = running.spawn().expect("it runs");
     node.version("2");
     let text = node.install();
-    let goes_on = running.try_wait().expect("a child").is_none();
+    let is_retryable = running.try_wait().expect("a child").is_none();
     running.kill().expect("ended");
     running.wait().expect("gone");
-    assert!(goes_on, "the old one ended");
+    assert!(is_retryable, "the old one ended");
     assert!(
         text.contains("rdma-cni\": replaced by this version"),
         "{text}"

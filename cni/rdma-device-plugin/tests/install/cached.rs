@@ -218,7 +218,7 @@ fn uninstall_waits_for_the_last_pod() {
     let mut uninstall = node.staying();
     for cached in [LIBCNI, MULTUS] {
         let start = format!("the binaries stay: {} calls", cached.caller);
-        uninstall.says(|line| line.starts_with(&start) && line.contains("ml/web-0"));
+        uninstall.wait_for_log(|line| line.starts_with(&start) && line.contains("ml/web-0"));
         has_binaries(&node, true);
         cached.end(&node);
     }

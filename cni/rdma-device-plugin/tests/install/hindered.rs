@@ -136,7 +136,7 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
     assert_eq!(count, 1, "{checked}");
 
     let daemon = Daemon::start(&mut hindered.daemon(&[]));
-    daemon.says(WITHHELD);
+    daemon.wait_for_log(WITHHELD);
     let mut ready = String::new();
     wait::until("it is ready", || {
         ready = hindered.get("/readyz");
@@ -152,13 +152,13 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
     hindered.node.net("10-flannel.conflist", FLANNEL);
     thread::sleep(Duration::from_secs(3));
     assert_eq!(hindered.node.read(LIST), FLANNEL);
-    assert_eq!(daemon.count(WITHHELD), 1, "it is said once");
+    assert_eq!(daemon.count(WITHHELD), 1, "the message is logged once");
 
     hindered
         .netns
         .ip("address add 2001:db8::1/64 dev ens1 nodad");
     wait::until("it is in the list", || hindered.is_in());
-    daemon.says("the runtime calls rdma-cni for network cbr0");
+    daemon.wait_for_log("the runtime calls rdma-cni for network cbr0");
     wait::until("it is ready by that", || {
         hindered.get("/readyz").contains("the runtime calls")
     });

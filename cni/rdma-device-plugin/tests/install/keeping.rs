@@ -17,7 +17,7 @@ pub(crate) fn daemon(node: &Node) -> Daemon {
     let mut command = command(node);
     command.args(["--log-level", "debug", "--metrics-address", "127.0.0.1:0"]);
     let daemon = Daemon::start(&mut command);
-    daemon.says("the daemon keeps rdma-cni in the CNI list in");
+    daemon.wait_for_log("the daemon keeps rdma-cni in the CNI list in");
     daemon
 }
 
@@ -219,7 +219,9 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
     );
     node.machine.configure(&conf);
     // the new chain takes effect with the roll-out, on one node after the other
-    daemon.says("chain has changed in the file: the change takes effect when this daemon restarts");
+    daemon.wait_for_log(
+        "chain has changed in the file: the change takes effect when this daemon restarts",
+    );
     becomes(&daemon, 200, "chain is not configured");
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     drop(daemon);
@@ -241,7 +243,7 @@ fn remains_of_a_disabled_chain_are_reported_until_they_are_removed() {
     command.args(["--metrics-address", "127.0.0.1:0"]);
     let off = Daemon::start(&mut command);
     let left = "chain is not configured, but install added rdma-cni to 10-flannel.conflist, and uninstall has not removed it";
-    off.says(left);
+    off.wait_for_log(left);
     becomes(&off, 200, left);
     // the daemon does not remove the entry, although its configuration has no chain
     assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);

@@ -51,7 +51,7 @@ fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
         took / rewrites >= Duration::from_millis(37),
         "{rewrites} in {took:?}"
     );
-    daemon.says("does another program write lists without rdma-cni");
+    daemon.wait_for_log("does another program write lists without rdma-cni");
     assert_eq!(
         daemon.count("does another program write lists without rdma-cni"),
         1

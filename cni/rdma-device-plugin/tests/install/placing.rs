@@ -223,7 +223,7 @@ fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
             .configure(r#"{"mode":"hca","chain":{"placement":"auto"}}"#);
         let daemon = start(&node);
         becomes(&daemon, 200, "(10-flannel.conflist)");
-        daemon.says(&format!("{what}\": "));
+        daemon.wait_for_log(&format!("{what}\": "));
         node.net(FILE, FLANNEL);
         becomes(&daemon, 200, "(10-flannel.conflist)");
         assert!(stopwatch::within(SOON, || count_of_ours(&node, FILE) == 1));

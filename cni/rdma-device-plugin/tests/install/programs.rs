@@ -143,7 +143,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         becomes(&daemon, 200, "the runtime calls rdma-cni");
         // the binary is removed permanently
         fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
-        daemon.says("removed rdma-cni, because its program is missing");
+        daemon.wait_for_log("removed rdma-cni, because its program is missing");
         becomes(&daemon, 503, "rdma-cni is not in");
         let lists = |seen: &crate::Files| {
             let mut lists = seen.clone();

@@ -171,7 +171,7 @@ fn uninstall_waits_although_the_binaries_stay() {
     node.net("10-flannel.conflist", &changed);
     let mut uninstall = node.staying();
     let stays = "the binaries stay: rdma-cni or rdma-ipam is still in 10-flannel.conflist";
-    uninstall.says(|line| line.starts_with(stays));
+    uninstall.wait_for_log(|line| line.starts_with(stays));
     assert_eq!(uninstall.line().as_deref(), Some("waiting for SIGTERM"));
     // the network program writes its file again
     node.net("10-flannel.conflist", FLANNEL);

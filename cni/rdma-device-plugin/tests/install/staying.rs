@@ -31,7 +31,7 @@ impl Staying {
 
     /// Reads lines of the output up to a line for which `is_it` returns true. Fails if there is none.
     #[track_caller]
-    pub(super) fn says(&mut self, is_it: impl FnMut(String) -> bool) {
+    pub(super) fn wait_for_log(&mut self, is_it: impl FnMut(String) -> bool) {
         let mut lines = self.lines.by_ref().map_while(Result::ok);
         assert!(lines.any(is_it), "{:?}", self.child.wait());
     }
@@ -39,7 +39,7 @@ impl Staying {
     /// Reads lines of the output up to the report that `uninstall` has finished its work.
     #[track_caller]
     pub(super) fn finishes(&mut self) {
-        self.says(|line| line == "nothing is left to remove; waiting for SIGTERM");
+        self.wait_for_log(|line| line == "nothing is left to remove; waiting for SIGTERM");
     }
 
     /// Returns the next line of the output, or `None` at its end.

@@ -41,7 +41,7 @@ fn daemon(node: &Node, mtu: u32) -> Daemon {
     command.arg("--config").arg(configuration(node, mtu));
     command.args(["--log-level", "debug", "--metrics-address", "127.0.0.1:0"]);
     let daemon = Daemon::start(&mut command);
-    daemon.says("the runtime calls rdma-cni for network cbr0");
+    daemon.wait_for_log("the runtime calls rdma-cni for network cbr0");
     daemon
 }
 
@@ -64,7 +64,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     let written = fs::metadata(node.path(LIST)).expect("the list").ino();
     thread::sleep(A_WHILE);
     assert_eq!(mtu(&node), Some(4200));
-    old.says("another entry of rdma-cni than this daemon's configuration has");
+    old.wait_for_log("another entry of rdma-cni than this daemon's configuration has");
     let now = fs::metadata(node.path(LIST)).expect("the list").ino();
     assert_eq!(now, written, "it was written meanwhile");
     // the list of a restarted network program gets the newest entry, too
@@ -97,5 +97,5 @@ fn an_install_in_another_file_is_the_newest_one_too() {
     };
     thread::sleep(A_WHILE);
     assert!(of_ours());
-    old.says("another entry of rdma-cni than this daemon's configuration has");
+    old.wait_for_log("another entry of rdma-cni than this daemon's configuration has");
 }

@@ -265,10 +265,10 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     assert!(node.path(BIN_DIR).join("rdma-ipam").exists());
 
     let daemon = Daemon::start(&mut node.command(&vf, vf.daemon()));
-    daemon.says("the daemon keeps rdma-cni in the CNI list");
-    daemon.says("the runtime calls rdma-cni for network pods");
+    daemon.wait_for_log("the daemon keeps rdma-cni in the CNI list");
+    daemon.wait_for_log("the runtime calls rdma-cni for network pods");
     // this capability is opt-in, for counters of devices inside pods
-    daemon.says("CAP_SYS_ADMIN is missing");
+    daemon.wait_for_log("CAP_SYS_ADMIN is missing");
     assert_eq!(missing(&daemon), 1);
     for path in ["/healthz", "/readyz"] {
         wait::until(path, || node.get(path).starts_with("HTTP/1.0 200"));
@@ -318,9 +318,9 @@ fn a_node_whose_pods_share_needs_less() {
     let node = Node::new("manifest-hca");
     let hca = cluster("conf/manifests/hca.yaml");
     let daemon = Daemon::start(&mut node.command(&hca, hca.daemon()));
-    daemon.says("nothing is advertised on this node; waiting for RDMA devices");
+    daemon.wait_for_log("nothing is advertised on this node; waiting for RDMA devices");
     // only the capability for exclusive mode is missing
-    daemon.says("CAP_SYS_ADMIN is missing");
+    daemon.wait_for_log("CAP_SYS_ADMIN is missing");
     assert_eq!(missing(&daemon), 1);
     wait::until("it is ready", || {
         node.get("/readyz")
@@ -348,7 +348,7 @@ fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
             wait::within(wait::TIMEOUT, listens),
             "{file}: the pod is not found"
         );
-        daemon.says("waiting for RDMA devices");
+        daemon.wait_for_log("waiting for RDMA devices");
         assert_eq!(
             daemon.count("the last health of the devices in pod"),
             0,

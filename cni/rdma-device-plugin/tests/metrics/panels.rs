@@ -338,13 +338,13 @@ fn table(svg: &mut String, panel: &Panel, at: Rectangle) {
         y += 19.0;
         y < at.y + at.height
     };
-    let mut goes_on = row(columns.clone(), "muted");
+    let mut is_retryable = row(columns.clone(), "muted");
     for series in &panel.series {
-        if !goes_on {
+        if !is_retryable {
             break;
         }
         let cell = |name: &String| series.labels.get(name).cloned().unwrap_or_default();
-        goes_on = row(columns.iter().map(cell).collect(), "cell");
+        is_retryable = row(columns.iter().map(cell).collect(), "cell");
     }
 }
 

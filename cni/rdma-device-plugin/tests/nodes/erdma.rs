@@ -37,7 +37,7 @@ pub(crate) fn node() -> Machine {
     machine
 }
 
-pub(crate) fn look(machine: &Machine) -> Inventory {
+pub(crate) fn inventory_of(machine: &Machine) -> Inventory {
     let hardware = Hardware::new(&machine.path("sys"), &machine.path("dev"));
     hardware.observe().expect("an inventory")
 }
@@ -215,7 +215,7 @@ fn invalid_configurations() {
 #[test]
 fn a_nic_is_its_two_functions() {
     let machine = node();
-    let inventory = look(&machine);
+    let inventory = inventory_of(&machine);
     let parsed = own("erdma: {}");
     let found = discover(&parsed.conf.erdma, &inventory, None);
     assert_eq!((found.hidden.len(), found.needs_instance), (0, false));
@@ -250,7 +250,7 @@ fn a_nic_is_its_two_functions() {
 fn one_that_cannot_be_understood_hides_no_other() {
     let machine = node();
     machine.write("sys/class/infiniband/erdma_0/node_guid", "what?\n");
-    let inventory = look(&machine);
+    let inventory = inventory_of(&machine);
     let parsed = own("erdma: {}");
     let found = discover(&parsed.conf.erdma, &inventory, None);
     let netdevs: Vec<_> = found.nics.iter().map(|nic| nic.netdev.as_deref()).collect();
@@ -262,7 +262,7 @@ fn one_that_cannot_be_understood_hides_no_other() {
 #[test]
 fn an_unexposed_device_has_no_resource() {
     let machine = node();
-    let inventory = look(&machine);
+    let inventory = inventory_of(&machine);
     let names = |pattern: &str, instance: Option<&str>| -> (Vec<String>, bool) {
         let parsed = own(&format!("erdma: {{exposedLocalERIs: [{pattern}]}}"));
         let found = discover(&parsed.conf.erdma, &inventory, instance);
@@ -326,7 +326,7 @@ fn an_unexposed_device_has_no_resource() {
 
 #[test]
 fn users_are_warned() {
-    let inventory = look(&node());
+    let inventory = inventory_of(&node());
     let remarks = |text: &str| {
         let found = discover(&own(text).conf.erdma, &inventory, None);
         found.remarks.join("\n")
@@ -340,7 +340,7 @@ fn users_are_warned() {
     );
     assert_eq!(remarks("erdma: {}"), "");
     // there is no warning for a node without eRDMA NICs
-    let bare = look(&Machine::bare());
+    let bare = inventory_of(&Machine::bare());
     let conf = own("resources: [{name: rdma/hca, kind: shared}]").conf;
     assert_eq!(discover(&conf.erdma, &bare, None).remarks, [] as [&str; 0]);
 }
@@ -359,7 +359,7 @@ fn capabilities_follow_the_drivers_mode() {
         if ofed {
             fs::create_dir_all(machine.path("sys/module/mlx_compat")).expect("made");
         }
-        let inventory = look(&machine);
+        let inventory = inventory_of(&machine);
         for cdi in [false, true] {
             let parsed = own(&format!("erdma: {{}}\ncdi: {cdi}"));
             let (offers, _) = offered(&parsed, &inventory);
@@ -386,7 +386,7 @@ fn another_drivers_device_is_not_limited() {
         numa_node: 0,
         number: 7,
     });
-    let inventory = look(&machine);
+    let inventory = inventory_of(&machine);
     let parsed = own("resources: [{name: rdma/hca, kind: shared, count: 1}]");
     let (offers, _) = offered(&parsed, &inventory);
     let (response, _) = offers[0]

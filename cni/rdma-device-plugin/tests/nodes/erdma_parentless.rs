@@ -2,7 +2,7 @@
 //! Tests of eRDMA with the driver of mainline Linux: the RDMA device is below `devices/virtual`, and no link leads from
 //! it to a PCI function. The made-up trees are like those of Linux 6.12 with the real driver.
 
-use crate::erdma::{FIRST, SECOND, look, node, offered, own};
+use crate::erdma::{FIRST, SECOND, inventory_of, node, offered, own};
 use integration::{Machine, machine::Erdma};
 use node_state::{erdma::discover, hardware::Hardware};
 use rdma_netns::{Function, Inventory, Linux};
@@ -20,7 +20,7 @@ fn machine(has_parent: bool) -> Machine {
 }
 
 fn addresses(conf: &str, machine: &Machine) -> Vec<String> {
-    let (offers, _) = offered(&own(conf), &look(machine));
+    let (offers, _) = offered(&own(conf), &inventory_of(machine));
     let devices = offers.into_iter().flat_map(|it| it.devices);
     devices.map(|it| it.address.to_string()).collect()
 }
@@ -29,7 +29,7 @@ fn addresses(conf: &str, machine: &Machine) -> Vec<String> {
 fn both_layouts_are_offered_alike() {
     for has_parent in [true, false] {
         let machine = machine(has_parent);
-        let inventory = look(&machine);
+        let inventory = inventory_of(&machine);
         let parsed = own("erdma: {}");
         let found = discover(&parsed.conf.erdma, &inventory, None);
         let told: Vec<_> = found

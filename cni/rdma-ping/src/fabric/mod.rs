@@ -87,12 +87,12 @@ pub struct RailState {
     /// Reason why the rail's last request was not sent.
     pub not_asked: Option<String>,
     /// Last request to each of the rail's last peers, the latest first.
-    pub asked: Vec<Asked>,
+    pub requests: Vec<LastRequest>,
 }
 
 /// Last request of a rail to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct LastRequest {
     /// Name of the peer's node.
     pub node: String,
     /// Address of the peer's rail.
@@ -105,9 +105,9 @@ pub struct Asked {
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A request of this device has ended. The duration is the time until the answer; `None`: the request was lost.
-    Asked(&'a str, Option<Duration>),
+    Sent(&'a str, Option<Duration>),
     /// A request of this device could not be sent, for this reason.
-    NotAsked(&'a str, AskError),
+    NotSent(&'a str, AskError),
     /// The device has become unreachable (true) or reachable (false).
     Verdict(&'a str, bool),
     /// States of all rails, at the beginning of a round or after a new verdict.
@@ -139,7 +139,7 @@ pub struct Fabric {
 struct Running<'a, T> {
     settings: &'a Fabric,
     watch: Watch,
-    tell: T,
+    report: T,
     begin: Instant,
     /// Time of the last request, counted from `begin`.
     previous: Duration,
@@ -154,13 +154,13 @@ impl Fabric {
     pub fn run(
         &self,
         rails: impl Fn() -> Result<Vec<FabricRail>, String>,
-        tell: impl FnMut(Event<'_>),
+        report: impl FnMut(Event<'_>),
     ) -> ! {
         let seed = hash(&self.account.node);
         let mut running = Running {
             settings: self,
             watch: Watch::new(seed, self.percent, 2 * (LIST + self.interval)),
-            tell,
+            report,
             begin: Instant::now(),
             previous: Duration::ZERO,
             published: None,
@@ -176,7 +176,7 @@ impl Fabric {
                         .into_iter()
                         .for_each(|it| running.watch.had(it));
                 }
-                Err(problem) => running.tell(Event::Problem(problem)),
+                Err(problem) => running.report(Event::Problem(problem)),
             }
             running.follow();
             running.states();
@@ -186,13 +186,13 @@ impl Fabric {
 }
 
 impl<T: FnMut(Event<'_>)> Running<'_, T> {
-    fn tell(&mut self, event: Event<'_>) {
-        (self.tell)(event);
+    fn report(&mut self, event: Event<'_>) {
+        (self.report)(event);
     }
 
     fn states(&mut self) {
         let states = self.watch.states();
-        self.tell(Event::States(states));
+        self.report(Event::States(states));
     }
 
     /// Publishes this node's rails if they have changed, or if a list of the peers is due. Then lists the peers if the
@@ -227,9 +227,9 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
                     let spread = mix(hash(&account.node)) % (LIST.as_secs() / 4);
                     self.list_at = self.begin.elapsed() + LIST - Duration::from_secs(spread);
                 }
-                self.tell(Event::Listed);
+                self.report(Event::Listed);
             }
-            Err(error) => self.tell(Event::Problem(error.to_string())),
+            Err(error) => self.report(Event::Problem(error.to_string())),
         }
     }
 
@@ -260,21 +260,21 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         let device = self.watch.device(rail).to_owned();
         let outcome = match answered {
             Ok(time) => {
-                self.tell(Event::Asked(&device, Some(time)));
+                self.report(Event::Sent(&device, Some(time)));
                 Outcome::Answered(time)
             }
             Err(AskError::Silent { .. } | AskError::Unresolved(_) | AskError::NoPath(_)) => {
-                self.tell(Event::Asked(&device, None));
+                self.report(Event::Sent(&device, None));
                 Outcome::Lost
             }
             Err(error) => {
                 let reason = reason(&error);
-                self.tell(Event::NotAsked(&device, error));
-                Outcome::NotAsked(reason)
+                self.report(Event::NotSent(&device, error));
+                Outcome::NotSent(reason)
             }
         };
         if let Some(is_unreachable) = self.watch.take(rail, outcome) {
-            self.tell(Event::Verdict(&device, is_unreachable));
+            self.report(Event::Verdict(&device, is_unreachable));
             self.states();
             // list the peers soon after a new verdict, but publish the verdict first
             let soon = self.begin.elapsed() + self.settings.interval;

@@ -91,7 +91,7 @@ mod tests {
             is_unhealthy: true,
             peers: 3,
             not_asked: None,
-            asked: vec![],
+            requests: vec![],
         }]
     }
 

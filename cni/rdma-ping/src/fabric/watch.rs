@@ -2,7 +2,7 @@
 //! Rails of a node, their peers, and the verdicts on the rails. This module has no I/O.
 
 use super::{
-    Asked, FabricRail, RailState,
+    FabricRail, LastRequest, RailState,
     choice::{cluster, group, groups, mix, order, wanted_next},
 };
 use crate::rails::common;
@@ -78,7 +78,7 @@ struct Watched {
     turn: usize,
     /// Last request to each of the last peers, at most [`LOST`], the oldest first. Each has the time until the answer;
     /// `None`: the request was lost.
-    asked: VecDeque<(Target, Option<Duration>)>,
+    requests: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
     not_asked: Option<&'static str>,
     /// Number of successive requests that were not sent, for example because the rail has no peers.
@@ -92,13 +92,13 @@ impl Watched {
         self.unsent += 1;
         if self.unsent >= LOST {
             self.judge = Judge::default();
-            self.asked.clear();
+            self.requests.clear();
         }
     }
 
     /// Returns true if the last request was sent, and a peer answered one of the last [`REQUESTS`] requests.
     fn is_answered(&self) -> bool {
-        let mut last = self.asked.iter().rev().take(REQUESTS);
+        let mut last = self.requests.iter().rev().take(REQUESTS);
         let all_sent = self.unsent == 0 && !self.targets.is_empty();
         all_sent && last.any(|(_, time)| time.is_some())
     }
@@ -111,7 +111,7 @@ pub(super) enum Outcome {
     Answered(Duration),
     Lost,
     /// The request could not be sent, for this reason. The outcome says nothing about the fabric.
-    NotAsked(&'static str),
+    NotSent(&'static str),
 }
 
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl Watch {
                     targets: self.targets(&rail),
                     rail,
                     turn: 0,
-                    asked: VecDeque::new(),
+                    requests: VecDeque::new(),
                     not_asked: None,
                     unsent: 0,
                 },
@@ -253,7 +253,7 @@ impl Watch {
         let time = match outcome {
             Outcome::Answered(time) => Some(time),
             Outcome::Lost => None,
-            Outcome::NotAsked(why) => {
+            Outcome::NotSent(why) => {
                 rail.not_asked = Some(why);
                 rail.miss();
                 return None;
@@ -263,10 +263,10 @@ impl Watch {
         rail.judge.take(time.is_some());
         let last = rail.turn.wrapping_sub(1) % rail.targets.len().max(1);
         if let Some(target) = rail.targets.get(last) {
-            rail.asked.retain(|it| it.0.0.hash != target.0.hash);
-            rail.asked.push_back((target.clone(), time));
-            let surplus = rail.asked.len().saturating_sub(LOST as usize);
-            rail.asked.drain(..surplus);
+            rail.requests.retain(|it| it.0.0.hash != target.0.hash);
+            rail.requests.push_back((target.clone(), time));
+            let surplus = rail.requests.len().saturating_sub(LOST as usize);
+            rail.requests.drain(..surplus);
         }
         let after = rail.judge.is_unreachable;
         (before != after).then_some(after)
@@ -283,7 +283,7 @@ impl Watch {
             is_unhealthy: it.judge.is_unhealthy,
             peers: it.targets.len(),
             not_asked: it.not_asked.map(str::to_owned),
-            asked: it.asked.iter().rev().map(asked).collect(),
+            requests: it.requests.iter().rev().map(last_request).collect(),
         };
         self.rails.iter().map(state).collect()
     }
@@ -370,9 +370,9 @@ impl Watch {
     }
 }
 
-fn asked((target, time): &(Target, Option<Duration>)) -> Asked {
+fn last_request((target, time): &(Target, Option<Duration>)) -> LastRequest {
     let (peer, (_, address)) = target;
-    Asked {
+    LastRequest {
         node: peer.node.clone(),
         address: *address,
         seconds: time.map(|it| it.as_secs_f64()),

@@ -6,7 +6,7 @@ mod error;
 mod take_away;
 
 pub use error::{Error, SmcError};
-pub use take_away::{take_away, tell_lost};
+pub use take_away::{log_orphaned_entries, take_away};
 
 use crate::decision::{self, Chosen, SkipReason, SmcInput};
 use attachments::{Attachment, Key, Smc, SmcStatus, Store, store::AttachmentLock};

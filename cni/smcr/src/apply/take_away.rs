@@ -116,7 +116,7 @@ fn remove_once<K: Kernel>(
 /// Logs the host's pnet entries that name the attachment's RDMA devices and that no other record has: the attachment
 /// may have added these entries before its record was lost. Keeps the entries, because an administrator may have added
 /// them.
-pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
+pub fn log_orphaned_entries<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;
     }

@@ -48,7 +48,7 @@ pub fn detach(
     }
     let returning = returning(attachment, others, smc_state, has_pod);
     for (at, id) in users.ids(has_pod) {
-        let is_removed = users.goes(at, id, smc_state);
+        let is_removed = users.must_remove(at, id, smc_state);
         if is_removed {
             ops.push(Op::RemovePnet { at, id: id.clone() });
         }
@@ -89,7 +89,7 @@ pub fn returning(
     let away = users.smc.returning.iter().filter(is_away).cloned();
     let mut returning: Vec<PlacedEntry> = away.collect();
     for (at, id) in users.ids(has_pod) {
-        if !users.goes(at, id, smc_state) {
+        if !users.must_remove(at, id, smc_state) {
             continue;
         }
         let placed = of_id(table(smc_state, at), id).map(|entry| PlacedEntry {
@@ -141,7 +141,7 @@ impl<'a> Users<'a> {
     }
 
     /// Returns true if an entry of `id` must be removed.
-    fn goes(&self, at: NetnsSide, id: &PnetId, smc_state: &SmcState) -> bool {
+    fn must_remove(&self, at: NetnsSide, id: &PnetId, smc_state: &SmcState) -> bool {
         of_id(table(smc_state, at), id).any(|entry| self.is_only_ours(at, entry))
     }
 

@@ -130,7 +130,7 @@ impl Driver {
         assert_eq!(kubelet.info.name, name);
         let services = ["v1.DRAPlugin", "v1.DRAResourceHealth"];
         assert_eq!(kubelet.info.supported_versions, services);
-        daemon.says(&format!("kubelet has registered the DRA driver {name}"));
+        daemon.wait_for_log(&format!("kubelet has registered the DRA driver {name}"));
         Self {
             daemon,
             kubelet,

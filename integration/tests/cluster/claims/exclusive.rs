@@ -193,7 +193,7 @@ fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse,
     machine.without_number(nic.number);
     daemon.signal(Signal::SIGHUP);
     wait::until("nothing is given without the NIC", || given().is_none());
-    daemon.says(&format!("lost {} ({})", nic.rdma, nic.address));
+    daemon.wait_for_log(&format!("lost {} ({})", nic.rdma, nic.address));
     machine.number(nic, 5);
     daemon.signal(Signal::SIGHUP);
     wait::until("it has another number", || {

@@ -265,6 +265,6 @@ pub(super) fn what_cannot_be_shared_is_refused_in_words(cluster: &mut ControlPla
     let driver = Driver::new(cluster, SHARED, ("rdma/hca", "shared", "hca.rdma"));
     driver
         .daemon
-        .says("drops the field allowMultipleAllocations");
+        .wait_for_log("drops the field allowMultipleAllocations");
     wait::until("they are taken back", || slices(cluster).0.is_empty());
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     HardwareAddress, InterfaceName,
     netlink::NetlinkError,
-    probe::{Conflict, INTERVAL, PROBES, Probed, Question, Sign, Unasked},
+    probe::{Conflict, INTERVAL, PROBES, ProbeObstacle, Probed, Question, Sign},
 };
 use nix::{
     errno::Errno,
@@ -25,7 +25,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{LinkAddr, MsgFlags, recvmsg},
 };
-use packet::Said;
+use packet::Claim;
 use std::{
     io::{self, IoSliceMut},
     net::IpAddr,
@@ -39,8 +39,8 @@ const PACKET: usize = 128;
 /// Time to wait for further answers after the first answer.
 const OTHERS: Duration = Duration::from_millis(2);
 
-/// A question, with the index and the hardware address that its netdev has now.
-struct Asked<'a> {
+/// A question that can be sent, with the index and the hardware address that its netdev has now.
+struct Probe<'a> {
     question: &'a Question,
     index: u32,
     mac: Mac,
@@ -69,15 +69,15 @@ impl Linux {
 
     /// Sends probes through all netdevs at once, and waits for a conflict or the end of the probe time.
     pub(super) fn ask(&self, pod: &Space, questions: &[Question]) -> io::Result<Probed> {
-        let (probed, unasked) = sort(pod, questions)?;
+        let (probed, not_probed) = sort(pod, questions)?;
         let (conflicts, waited) = match probed.is_empty() {
             true => Default::default(),
             // after an error no caller reads announcements, so this function leaves the multicast groups
-            false => self.ask_all(pod, &probed).inspect_err(|_| pod.leave())?,
+            false => self.probe_all(pod, &probed).inspect_err(|_| pod.leave())?,
         };
         Ok(Probed {
             conflicts,
-            unasked,
+            not_probed,
             waited,
         })
     }
@@ -85,43 +85,47 @@ impl Linux {
     /// Returns the hosts that claimed since the probe to have one of the addresses. Does not wait. Leaves the multicast
     /// groups: the addresses are set now, and the kernel itself has joined the groups.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
-        let heard = self.listen_all(pod, questions);
+        let conflicts = self.listen_all(pod, questions);
         pod.leave();
-        heard
+        conflicts
     }
 
     fn listen_all(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let (probed, _) = sort(pod, questions)?;
         let mut conflicts = vec![];
-        for ear in self.ears(pod, &probed)? {
-            hear(ear, &probed, Whose::Others, &mut conflicts)?;
+        for receiver in self.receivers(pod, &probed)? {
+            read_claims(receiver, &probed, Whose::Others, &mut conflicts)?;
         }
         conflicts.retain(|conflict| conflict.sign == Sign::Has);
         Ok(conflicts)
     }
 
     /// Sends the probes. Returns the conflicts, and the time for which this program waited for answers.
-    fn ask_all(&self, pod: &Space, asked: &[Asked<'_>]) -> io::Result<(Vec<Conflict>, Duration)> {
-        let ears = self.ears(pod, asked)?;
-        let addresses: Vec<IpAddr> = asked.iter().map(|it| it.question.address).collect();
-        for ear in &ears {
-            let socket = ear.space.packet()?;
+    fn probe_all(
+        &self,
+        pod: &Space,
+        probes: &[Probe<'_>],
+    ) -> io::Result<(Vec<Conflict>, Duration)> {
+        let receivers = self.receivers(pod, probes)?;
+        let addresses: Vec<IpAddr> = probes.iter().map(|it| it.question.address).collect();
+        for receiver in &receivers {
+            let socket = receiver.space.packet()?;
             filter::attach(socket, &addresses)?;
-            packet_socket::bind(socket, ear.protocol)?;
+            packet_socket::bind(socket, receiver.protocol)?;
         }
-        join(pod, asked)?;
+        join(pod, probes)?;
         let socket = pod.packet()?;
         let mut conflicts = vec![];
         let mut waited = Duration::ZERO;
         for _ in 0..PROBES {
-            for it in asked {
+            for it in probes {
                 send(socket, it)?;
             }
             let mut until = Instant::now() + INTERVAL;
             loop {
                 let before = conflicts.len();
-                for ear in &ears {
-                    hear(*ear, asked, Whose::Any, &mut conflicts)?;
+                for receiver in &receivers {
+                    read_claims(*receiver, probes, Whose::Any, &mut conflicts)?;
                 }
                 if before == 0 && !conflicts.is_empty() {
                     until = until.min(Instant::now() + OTHERS);
@@ -131,7 +135,7 @@ impl Linux {
                     break;
                 }
                 let begin = Instant::now();
-                wait(&ears, left)?;
+                wait(&receivers, left)?;
                 waited += begin.elapsed().min(left);
             }
             if !conflicts.is_empty() {
@@ -143,36 +147,40 @@ impl Linux {
 
     /// Returns the sockets that receive answers: the pod's socket, and the host's socket if the host receives answers
     /// for a question.
-    fn ears<'a>(&'a self, pod: &'a Space, asked: &[Asked<'_>]) -> io::Result<Vec<Ear<'a>>> {
-        let mut ears = vec![Ear {
+    fn receivers<'a>(
+        &'a self,
+        pod: &'a Space,
+        probes: &[Probe<'_>],
+    ) -> io::Result<Vec<Receiver<'a>>> {
+        let mut receivers = vec![Receiver {
             space: pod,
             protocol: libc::ETH_P_ALL as u16,
             is_host: false,
         }];
-        if asked.iter().any(|it| it.question.answered_at.is_some()) {
-            ears.push(Ear {
+        if probes.iter().any(|it| it.question.answered_at.is_some()) {
+            receivers.push(Receiver {
                 space: self.host()?,
                 protocol: ARP,
                 is_host: true,
             });
         }
-        Ok(ears)
+        Ok(receivers)
     }
 }
 
 /// A packet socket that receives answers. The host's socket receives the answers for ipvlan children.
 #[derive(Clone, Copy)]
-struct Ear<'a> {
+struct Receiver<'a> {
     space: &'a Space,
     protocol: u16,
     is_host: bool,
 }
 
 /// The questions that can be sent, and the netdevs of all other questions, each with the reason.
-type Sorted<'a> = (Vec<Asked<'a>>, Vec<(InterfaceName, Unasked)>);
+type Sorted<'a> = (Vec<Probe<'a>>, Vec<(InterfaceName, ProbeObstacle)>);
 
 fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
-    let (mut asked, mut unasked): Sorted<'a> = (vec![], vec![]);
+    let (mut probes, mut not_probed): Sorted<'a> = (vec![], vec![]);
     let mut socket = pod.route();
     for question in questions {
         let answers = socket.request(&link_messages::find(&question.link), 0);
@@ -182,27 +190,27 @@ fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
             Some((index, links::can_ask(body)))
         });
         match found {
-            Some((index, Ok(mac))) => asked.push(Asked {
+            Some((index, Ok(mac))) => probes.push(Probe {
                 question,
                 index,
                 mac,
             }),
             Some((_, Err(why))) => {
                 let reason = (question.link.clone(), why);
-                if !unasked.contains(&reason) {
-                    unasked.push(reason);
+                if !not_probed.contains(&reason) {
+                    not_probed.push(reason);
                 }
             }
             None => return Err(io::Error::from_raw_os_error(libc::ENODEV)),
         }
     }
-    Ok((asked, unasked))
+    Ok((probes, not_probed))
 }
 
 /// Joins the multicast groups of the addresses. Other hosts send solicitations to these groups. Netdevs and switches
 /// filter by group, and the kernel reports memberships to switches (RFC 4862, section 5.4.2).
-fn join(pod: &Space, asked: &[Asked<'_>]) -> io::Result<()> {
-    for it in asked {
+fn join(pod: &Space, probes: &[Probe<'_>]) -> io::Result<()> {
+    for it in probes {
         if let IpAddr::V6(address) = it.question.address {
             pod.join(&packet::group(address), it.index)?;
         }
@@ -210,10 +218,10 @@ fn join(pod: &Space, asked: &[Asked<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
-    let (packet, protocol, to) = match asked.question.address {
+fn send(socket: BorrowedFd<'_>, probe: &Probe<'_>) -> io::Result<()> {
+    let (packet, protocol, to) = match probe.question.address {
         IpAddr::V4(address) => {
-            let packet = packet::arp_probe(address, asked.mac);
+            let packet = packet::arp_probe(address, probe.mac);
             (packet, ARP, EVERYBODY)
         }
         IpAddr::V6(address) => {
@@ -222,44 +230,44 @@ fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
         }
     };
     let to = (protocol, to);
-    packet_socket::send(socket, &packet, to, asked.index, MsgFlags::MSG_DONTWAIT)
+    packet_socket::send(socket, &packet, to, probe.index, MsgFlags::MSG_DONTWAIT)
 }
 
-/// Reads all packets that the socket `ear` has received. Adds a conflict for each address that another host claims.
-fn hear(
-    ear: Ear<'_>,
-    asked: &[Asked<'_>],
+/// Reads all packets that the socket `receiver` has received. Adds a conflict for each address that another host claims.
+fn read_claims(
+    receiver: Receiver<'_>,
+    probes: &[Probe<'_>],
     whose: Whose,
     conflicts: &mut Vec<Conflict>,
 ) -> io::Result<()> {
-    let socket = ear.space.packet()?;
-    while let Some((index, said)) = receive(socket)? {
-        let Some(said) = said else {
+    let socket = receiver.space.packet()?;
+    while let Some((index, claim)) = receive(socket)? {
+        let Some(claim) = claim else {
             continue;
         };
-        let concerns = |it: &&Asked<'_>| {
-            let at = match ear.is_host {
+        let concerns = |it: &&Probe<'_>| {
+            let at = match receiver.is_host {
                 true => it.question.answered_at,
                 false => Some(it.index),
             };
-            at == Some(index) && it.question.address == said.address
+            at == Some(index) && it.question.address == claim.address
         };
-        let Some(asked) = asked.iter().find(concerns) else {
+        let Some(probe) = probes.iter().find(concerns) else {
             continue;
         };
-        let is_own = said.by.0 == asked.mac;
-        if is_own && (whose == Whose::Others || said.sign == Sign::Probes) {
+        let is_own = claim.by.0 == probe.mac;
+        if is_own && (whose == Whose::Others || claim.sign == Sign::Probes) {
             continue;
         }
         let is_known = |it: &Conflict| {
-            (&it.link, it.address) == (&asked.question.link, asked.question.address)
+            (&it.link, it.address) == (&probe.question.link, probe.question.address)
         };
         if !conflicts.iter().any(is_known) {
             conflicts.push(Conflict {
-                link: asked.question.link.clone(),
-                address: said.address,
-                by: said.by,
-                sign: said.sign,
+                link: probe.question.link.clone(),
+                address: claim.address,
+                by: claim.by,
+                sign: claim.sign,
             });
         }
     }
@@ -268,7 +276,7 @@ fn hear(
 
 /// Returns the next packet: the index of its netdev, and the packet's claim to an address, if it makes one. Returns
 /// `None` if no packet is pending.
-fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Claim>)>> {
     let mut bytes = [0_u8; PACKET];
     loop {
         let mut buffers = [IoSliceMut::new(&mut bytes)];
@@ -301,10 +309,10 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
 }
 
 /// Waits until a socket has received a packet, at most for the time `left`.
-fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
+fn wait(receivers: &[Receiver<'_>], left: Duration) -> io::Result<()> {
     let mut sockets = vec![];
-    for ear in ears {
-        sockets.push(PollFd::new(ear.space.packet()?, PollFlags::POLLIN));
+    for receiver in receivers {
+        sockets.push(PollFd::new(receiver.space.packet()?, PollFlags::POLLIN));
     }
     let milliseconds = left.as_micros().div_ceil(1000);
     let limit = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO);

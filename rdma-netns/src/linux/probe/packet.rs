@@ -87,7 +87,7 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
 
 /// The IP address that a received packet is about, and the packet's sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct Claim {
     pub(super) address: IpAddr,
     pub(super) by: HardwareAddress,
     pub(super) sign: Sign,
@@ -96,7 +96,7 @@ pub(super) struct Said {
 /// Decodes the packet of `protocol` from `from`. Returns `None` for packets that claim no address, such as a neighbour
 /// solicitation from a specified address. An ARP packet claims its sender's IP address. An ARP probe, whose sender has
 /// no IP address, claims its target's.
-pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
+pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Claim> {
     match protocol {
         ARP => read_arp(packet),
         IPV6 => read_neighbour_message(packet, from),
@@ -104,7 +104,7 @@ pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
     }
 }
 
-fn read_arp(packet: &[u8]) -> Option<Said> {
+fn read_arp(packet: &[u8]) -> Option<Claim> {
     let address = |at: usize| ip_of(packet.get(at..at + 4)?);
     if packet.get(..6)? != ETHERNET_AND_IPV4 {
         return None;
@@ -116,14 +116,14 @@ fn read_arp(packet: &[u8]) -> Option<Said> {
         true if is_request => (target, Sign::Probes),
         true => return None,
     };
-    Some(Said {
+    Some(Claim {
         address,
         by: HardwareAddress(packet[SENDER_MAC..SENDER].to_vec()),
         sign,
     })
 }
 
-fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Said> {
+fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Claim> {
     let address = |at: usize| ip_of(packet.get(at..at + 16)?);
     // hop limit 255: no router has forwarded the packet (RFC 4861, section 7.1)
     if packet.len() < END || packet[NEXT_HEADER] != ICMPV6 || packet[NEXT_HEADER + 1] != 255 {
@@ -134,7 +134,7 @@ fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Said> {
         SOLICITATION if address(SOURCE)?.is_unspecified() => Sign::Probes,
         _ => return None,
     };
-    Some(Said {
+    Some(Claim {
         address: address(ASKED_FOR)?,
         by: HardwareAddress(from.to_vec()),
         sign,

@@ -12,7 +12,7 @@ use crate::{
     history::{Change, History, Line},
 };
 use attachments::pods::{PodRail, RailAddress};
-use rdma_ping::fabric::{Asked, RailState};
+use rdma_ping::fabric::{LastRequest, RailState};
 use std::collections::BTreeSet;
 
 const ROWS: usize = 256;
@@ -205,24 +205,24 @@ pub(super) fn fabric(rails: &[RailState]) -> String {
             (None, true) => "<b class=\"bad\">unreachable</b>".to_owned(),
             (None, false) => "<b class=\"ok\">reachable</b>".to_owned(),
         };
-        let asked: Vec<String> = it.asked.iter().map(answer).collect();
+        let requests: Vec<String> = it.requests.iter().map(answer).collect();
         row(&[
             &mono(&it.device),
             &state,
             &count(it.peers),
-            &asked.join(", "),
+            &requests.join(", "),
         ])
     });
     let heads = ["Device", "State", "Peers", "Last requests"];
     section("Rails of other nodes", &table(&heads, rails.len(), rows))
 }
 
-fn answer(asked: &Asked) -> String {
-    let answer = match asked.seconds {
+fn answer(request: &LastRequest) -> String {
+    let answer = match request.seconds {
         Some(seconds) => format!("{:.2} ms", seconds * 1000.0),
         None => "<b class=\"bad\">lost</b>".to_owned(),
     };
-    format!("{} {answer}", cut(&asked.node, NODE))
+    format!("{} {answer}", cut(&request.node, NODE))
 }
 
 pub(super) fn changes(history: &History) -> String {

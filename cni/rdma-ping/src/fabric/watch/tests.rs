@@ -67,7 +67,7 @@ fn twelve_losses_are_unreachable_and_two_answers_end_it() {
     );
     for _ in 0..11 {
         assert_eq!(watch.take(0, Outcome::Lost), None);
-        assert_eq!(watch.take(0, Outcome::NotAsked("no-route")), None);
+        assert_eq!(watch.take(0, Outcome::NotSent("no-route")), None);
     }
     assert_eq!(watch.states()[0].not_asked.as_deref(), Some("no-route"));
     assert_eq!(watch.take(0, Outcome::Lost), Some(true));
@@ -100,7 +100,7 @@ fn a_verdict_ends_without_requests() {
         for turn in 0..6 {
             assert!(watch.states()[0].is_unhealthy, "{turn}");
             for rail in watch.round() {
-                watch.take(rail, Outcome::NotAsked("no-route"));
+                watch.take(rail, Outcome::NotSent("no-route"));
             }
         }
         let state = watch.states().remove(0);
@@ -116,7 +116,7 @@ fn another_rail_is_answered_in_the_last_interval() {
     for (later, is_in_doubt) in [
         (vec![Outcome::Lost], true),
         (vec![Outcome::Lost; 2], false),
-        (vec![Outcome::NotAsked("no-route")], false),
+        (vec![Outcome::NotSent("no-route")], false),
     ] {
         let mut watch = watch(own(), (0..3).map(|it| node(it).to_vec()).collect());
         lose(&mut watch, 0);
@@ -332,13 +332,13 @@ fn the_last_peers_are_kept() {
         addresses.insert(0, watch.target(0).expect("a peer").1);
         watch.take(0, if number == 5 { Outcome::Lost } else { ANSWER });
     }
-    let asked = watch.states().remove(0).asked;
-    let found: Vec<_> = asked.iter().map(|it| it.address).collect();
+    let requests = watch.states().remove(0).requests;
+    let found: Vec<_> = requests.iter().map(|it| it.address).collect();
     assert_eq!(found, addresses[..4]);
-    let times: Vec<_> = asked.iter().map(|it| it.seconds).collect();
+    let times: Vec<_> = requests.iter().map(|it| it.seconds).collect();
     assert_eq!(times[..2], [None, Some(0.00025)]);
     assert_eq!(
-        asked[0].node,
+        requests[0].node,
         format!(
             "node-{}",
             addresses[0]
