@@ -98,13 +98,24 @@ impl Claims {
         }
     }
 
-    /// Writes `record`. Also writes the claim's CDI specification if the devices' numbers are final.
+    /// Writes `record`. Also writes the claim's CDI specification if the devices' numbers are final. Returns the record
+    /// of the claim. If another call has prepared the claim meanwhile, keeps that call's record, which may contain
+    /// networks of pods, and only adds the pods of `record`: kubelet prepares a claim once for each of its pods, also
+    /// at the same time.
     ///
     /// # Errors
-    /// A file cannot be written.
-    pub fn prepare(&self, record: &Record) -> Result<(), FileError> {
+    /// A file cannot be read or written.
+    pub fn prepare(&self, record: Record) -> Result<Record, FileError> {
         let _lock = self.lock()?;
-        self.put(record)
+        let record = match self.read(&record.claim.uid)? {
+            None => record,
+            Some(mut present) => {
+                present.pods.extend(record.pods);
+                present
+            }
+        };
+        self.put(&record)?;
+        Ok(record)
     }
 
     /// Updates a claim that the daemon prepares again in the boot `boot_id`, and returns its record. `now` returns a

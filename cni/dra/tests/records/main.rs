@@ -97,8 +97,15 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
 fn prepared(directory: &Path, awaits_network: bool) -> Claims {
     let claims = Claims::new(directory);
     let record = record(directory, awaits_network);
-    claims.prepare(&record).expect("prepared");
+    claims.prepare(record).expect("prepared");
     claims
+}
+
+/// Prepares the claim with another record.
+fn replace_record(claims: &Claims, record: Record) {
+    let removed = claims.remove(UID, Path::new("/nowhere"));
+    removed.expect("removed");
+    claims.prepare(record).expect("prepared");
 }
 
 /// Removes the claim. Returns true if it had a readable record.
@@ -265,6 +272,31 @@ fn without_a_network_there_is_no_specification() {
     );
 }
 
+/// Kubelet prepares a claim once for each of its pods. If the calls overlap, the slower call keeps the networks that ADD
+/// recorded after the faster call.
+#[test]
+fn a_slower_second_preparation_keeps_the_networks_of_the_first() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = prepared(directory.path(), true);
+    let joined = claims.joined(
+        UID,
+        "boot-1",
+        ("sandbox-1", vec![], BTreeMap::new()),
+        moved(4),
+    );
+    assert!(joined.expect("joined"));
+    let specification = injected(directory.path());
+    assert!(specification.is_some());
+
+    let mut slower = record(directory.path(), true);
+    slower.pods = ["pod-2".to_owned()].into();
+    let kept = claims.prepare(slower).expect("prepared");
+    assert_eq!(kept.networks, ["sandbox-1".to_owned()].into());
+    assert_eq!(kept.pods, ["pod-2".to_owned()].into());
+    assert_eq!(claims.read(UID).expect("read"), Some(kept));
+    assert_eq!(injected(directory.path()), specification);
+}
+
 /// Only root can read records. Root can use records and the lock with any mode, which a restored backup or a hardening
 /// script may have set.
 #[test]
@@ -352,9 +384,7 @@ fn another_boot_has_other_numbers_and_no_networks() {
     let directory = tempfile::tempdir().expect("a directory");
     let claims = Claims::new(directory.path());
     let boot = |awaits| {
-        claims
-            .prepare(&record(directory.path(), awaits))
-            .expect("prepared");
+        replace_record(&claims, record(directory.path(), awaits));
         claims
             .joined(
                 UID,

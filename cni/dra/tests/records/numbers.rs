@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests the check of character devices' numbers while a claim is prepared.
 
-use super::{UID, injected, moved, record, uverbs};
+use super::{UID, injected, moved, record, replace_record, uverbs};
 use dra::{Claims, Record};
 use rdma_netns::Inventory;
 use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
@@ -45,9 +45,7 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
             .changed
             .is_empty()
     );
-    claims
-        .prepare(&record(directory.path(), true))
-        .expect("prepared");
+    replace_record(&claims, record(directory.path(), true));
     assert_eq!(check("boot-1", &[]), nothing, "its ADD is to come");
     claims
         .joined(
@@ -95,7 +93,7 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
     };
     let mut both = record(directory.path(), false);
     both.devices[0].nics[0].char_devices.push(umad);
-    claims.prepare(&both).expect("prepared");
+    replace_record(&claims, both.clone());
     assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [["mlx5_1"]]);
     assert_eq!(injected(directory.path()), None);
     let again = claims.again(UID, "boot-1", moved(0)).expect("again");
@@ -104,9 +102,7 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
     assert_eq!(again.devices[0].nics[0].char_devices.len(), 2);
 
     // a NIC that disappears before its pod has its network
-    claims
-        .prepare(&record(directory.path(), true))
-        .expect("prepared");
+    replace_record(&claims, record(directory.path(), true));
     claims
         .joined(
             UID,

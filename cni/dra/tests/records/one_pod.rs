@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Content of CDI specifications that depends on the pod's network, while the claim has one pod.
 
-use crate::{UID, injected, is_removed, moved, prepared, record};
+use crate::{UID, injected, is_removed, moved, prepared, record, replace_record};
 use dra::{
     Claims,
     record::{JoinedRail, MetadataNames},
@@ -67,7 +67,7 @@ fn containers_get_the_library_files_of_their_one_pod() {
     };
     record.requests[0].files = files("");
     record.requests[0].files.remove("ucx.conf");
-    claims.prepare(&record).expect("prepared");
+    replace_record(&claims, record.clone());
     let join = |sandbox: &str| {
         let network = (sandbox, vec![], files(sandbox));
         let joined = claims.joined(UID, "boot-1", network, moved(0));
@@ -119,7 +119,7 @@ fn containers_get_the_metadata_of_their_devices() {
     });
     let attributes = json!({"rail": {"int": 3}});
     record.devices[1].attributes = attributes.as_object().expect("an object").clone();
-    claims.prepare(&record).expect("prepared");
+    replace_record(&claims, record.clone());
     let join = |sandbox: &str| {
         let rail = JoinedRail {
             device: Some(record.devices[1].device.clone()),
@@ -179,7 +179,7 @@ fn containers_get_the_metadata_of_their_devices() {
         .as_mut()
         .expect("names")
         .pod_claim = Some("nic".into());
-    claims.prepare(&record).expect("prepared");
+    replace_record(&claims, record.clone());
     join("sandbox-2");
     let path = format!("{ROOT}/resourceclaimtemplates/nic/two/hca.rdma-metadata.json");
     let second = mounts(&path);

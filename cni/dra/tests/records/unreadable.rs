@@ -68,7 +68,7 @@ fn is_unprepared(directory: &Path, claims: &Claims, what: &str, reason: &str) {
     // Unprepare succeeds without a record
     let again = claims.remove(UID, &directory.join("cdi")).expect(what);
     assert!(matches!(again, Removed::Nothing), "{what}: {again:?}");
-    claims.prepare(&record(directory, false)).expect(what);
+    claims.prepare(record(directory, false)).expect(what);
     assert!(injected(directory).is_some(), "{what}");
     let removed = claims.remove(UID, &directory.join("cdi")).expect(what);
     assert!(matches!(removed, Removed::Record), "{what}: {removed:?}");

@@ -98,10 +98,12 @@ fn claims_that_were_prepared_with_a_device_of_the_driver() {
     let mut record: dra::Record = serde_json::from_str(text).expect("a record");
     let claims = dra::Claims::new(&site.paths.state_dir);
     record.cdi_dir = site.root.path().join("cdi");
-    claims.prepare(&record).expect("written");
+    claims.prepare(record.clone()).expect("written");
     assert_eq!(site.users(Ok(vec![])), [] as [&str; 0]);
+    let removed = claims.remove(&record.claim.uid, &record.cdi_dir);
+    removed.expect("removed");
     record.devices[0].nics[0].address = address("0000:00:07.0");
-    claims.prepare(&record).expect("written");
+    claims.prepare(record.clone()).expect("written");
     assert_eq!(site.users(Ok(vec![])), ["claim default/a"]);
     let file = claims
         .directory()

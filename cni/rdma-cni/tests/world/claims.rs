@@ -96,7 +96,13 @@ pub(crate) fn prepare_nics(
             hook: None,
         }],
     };
-    Claims::new(&cluster.state_dir()).prepare(&record).unwrap();
+    replace_record(&Claims::new(&cluster.state_dir()), record);
+}
+
+/// Prepares a claim with another record.
+pub(crate) fn replace_record(claims: &Claims, record: Record) {
+    claims.remove(&record.claim.uid, &record.cdi_dir).unwrap();
+    claims.prepare(record).unwrap();
 }
 
 fn specification(cluster: &Cluster) -> PathBuf {
@@ -222,12 +228,12 @@ fn a_bonds_rdma_in_software_is_given_as_soon_as_its_pod_has_a_network() {
 
 /// The pod gets the claim's MTU. Two claims of one pod must not set different MTUs.
 #[test]
-fn a_claim_says_how_its_pod_is_attached() {
+fn a_claim_determines_how_its_pod_is_attached() {
     let (cluster, config, first) = with_a_hole();
     let claims = Claims::new(&cluster.state_dir());
     let mut record = claims.read(UID).unwrap().unwrap();
     record.parameters.mtu = Some(1400);
-    claims.prepare(&record).unwrap();
+    replace_record(&claims, record.clone());
     let plan = cluster.plan(&first, &config);
     assert!(plan.contains("mtu 1400"), "{plan}");
     cluster.add(&first, &config).must_succeed();
@@ -248,20 +254,20 @@ fn a_claim_says_how_its_pod_is_attached() {
         .set_pods(&[claiming(pod("default", "a", &[&[]]), &devices)]);
     let both = cluster.node.pod("a");
     record.parameters.mtu = Some(1500);
-    claims.prepare(&record).unwrap();
-    for said in [
+    replace_record(&claims, record.clone());
+    for message in [
         cluster.add(&both, &config).must_fail(7),
         cluster.plan(&both, &config),
     ] {
         let words = "mtu in the parameters of the pod's claims";
         assert!(
-            said.contains(words) && said.contains("1400 in one and 1500"),
-            "{said}"
+            message.contains(words) && message.contains("1400 in one and 1500"),
+            "{message}"
         );
     }
     // a claim without an MTU agrees with any other claim
     record.parameters.mtu = None;
-    claims.prepare(&record).unwrap();
+    replace_record(&claims, record.clone());
     let result = cluster.add(&both, &config).must_succeed();
     assert_eq!(result["rails"].as_array().map(Vec::len), Some(2));
     assert_eq!(attached(&cluster, &both)["mtu"], 1400);
@@ -270,7 +276,7 @@ fn a_claim_says_how_its_pod_is_attached() {
 
 /// A claim's parameters determine mode, kind of child and metric of its pod's attachment.
 #[test]
-fn a_class_says_what_a_pod_gets_of_a_netdev() {
+fn a_class_determines_what_a_pod_gets_of_a_netdev() {
     let cluster = Cluster::with(furnished(RdmaMode::Shared));
     prepare(&cluster, &[VF], Sharing::Exclusive, true);
     let claims = Claims::new(&cluster.state_dir());
@@ -286,7 +292,7 @@ fn a_class_says_what_a_pod_gets_of_a_netdev() {
         },
         ..Default::default()
     };
-    claims.prepare(&record).unwrap();
+    replace_record(&claims, record.clone());
     let pod = pods(&cluster, &["a"]).remove(0);
     let routing = json!({"metric": 50, "tableBase": 3000});
     let config = cluster.config(json!({ "resources": ["rdma/vf"], "routing": routing }));
@@ -317,7 +323,7 @@ fn a_class_sets_up_the_virtual_functions_of_its_pods() {
         vf: vec![vlan.clone()],
         ..Default::default()
     };
-    claims.prepare(&record).unwrap();
+    replace_record(&claims, record.clone());
     let pod = pods(&cluster, &["a"]).remove(0);
     let fields = json!({ "resources": ["rdma/vf"], "vlan": 3, "trust": "on" });
     let config = cluster.config(fields);
@@ -403,10 +409,10 @@ fn there_is_nothing_to_give_after_an_add_that_failed() {
     }
     let (cluster, config, pod) = with_a_hole();
     fs::write(cluster.node.state.path().join("claims-cdi"), "in the way").unwrap();
-    let said = cluster.add(&pod, &config).must_fail(106);
+    let message = cluster.add(&pod, &config).must_fail(106);
     assert!(
-        said.contains(&format!("CDI specification of claim {UID}")),
-        "{said}"
+        message.contains(&format!("CDI specification of claim {UID}")),
+        "{message}"
     );
     assert!(!cluster.node.record_of(&pod).exists());
     let rdma = cluster.rdma(&address(VF)).name;
@@ -429,10 +435,10 @@ fn an_object_at_a_claims_cdi_path_is_replaced() {
             odd.put(&path, elsewhere.path());
             let answer = cluster.add(&pod, &config);
             if odd == OddFile::Directory {
-                let said = answer.must_fail(106);
+                let message = answer.must_fail(106);
                 assert!(
-                    said.contains(path.to_str().unwrap()) || said.contains(UID),
-                    "{said}"
+                    message.contains(path.to_str().unwrap()) || message.contains(UID),
+                    "{message}"
                 );
             } else {
                 answer.must_succeed();

@@ -3,7 +3,7 @@
 //! pod.
 
 use crate::{
-    claims::{DRIVER, OTHER, UID, VF, prepare},
+    claims::{DRIVER, OTHER, UID, VF, prepare, replace_record},
     kubelet::{Cluster, address},
 };
 use dra::{Claims, Record, cdi};
@@ -24,7 +24,7 @@ fn with_files(cluster: &Cluster, change: impl FnOnce(&mut Record)) {
     ]
     .into();
     change(&mut record);
-    claims.prepare(&record).unwrap();
+    replace_record(&claims, record);
 }
 
 /// Returns the file `name` as the containers of the claim `uid` see it.

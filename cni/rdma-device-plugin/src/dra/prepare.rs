@@ -124,9 +124,8 @@ impl Preparer {
             devices,
             requests,
         };
-        let written = record.clone();
-        self.blocking(claim, move |claims| claims.prepare(&written))
-            .await?;
+        let record = self.blocking(claim, move |claims| claims.prepare(record));
+        let record = record.await?;
         log::info!("claim {claim} is prepared: {}", in_words(&record));
         Ok(record)
     }

@@ -159,7 +159,7 @@ pub(super) mod tests {
             Hardware::new(&machine.path("sys"), &machine.path("dev")),
         );
         let claims = Claims::new(&state);
-        claims.prepare(&claim(&machine)).expect("prepared");
+        claims.prepare(claim(&machine)).expect("prepared");
         let is_written = || {
             claims
                 .read(UID)

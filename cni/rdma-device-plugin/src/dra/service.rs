@@ -236,7 +236,7 @@ mod tests {
         for text in ["", "{\"format\": 1", "{\"format\": 9}"] {
             let machine = Machine::with(&[NIC]);
             let claims = Claims::new(&machine.path("state"));
-            claims.prepare(&claim(&machine)).expect("prepared");
+            claims.prepare(claim(&machine)).expect("prepared");
             let record = claims.directory().join(format!("{UID}.json"));
             let specification = format!("cdi/rdma-device-plugin-claim-{UID}.json");
             let specification = machine.path(&specification);
