@@ -10,7 +10,6 @@
 mod start;
 
 use crate::{
-    cannot,
     chain::ChainStatus,
     dra,
     kubelet::{Plugin, PluginContext, streams::End},
@@ -114,7 +113,7 @@ impl Daemon {
     /// Runs the daemon until SIGTERM or SIGINT.
     ///
     /// # Errors
-    /// A task of the daemon has ended, or the sockets for claims cannot be made.
+    /// A task of the daemon has ended.
     pub async fn run(mut self, mut signals: Signals) -> Result<()> {
         let conf = self.node.borrow().conf.clone();
         log_remarks(&privilege::missing(&self.context.arguments, &conf));
@@ -137,9 +136,8 @@ impl Daemon {
         );
         let limits = limits::keep(containers, self.node.subscribe());
         self.watchers.spawn(limits);
-        let claims = dra::serve(&self.context, self.presence.as_deref());
-        if let Some(serving) = claims.map_err(cannot("listen for kubelet's claims"))? {
-            self.watchers.spawn(serving);
+        if let Some(claims) = dra::serve(&self.context, self.presence.as_deref()) {
+            self.watchers.spawn(claims);
         }
         let (node, chain) = (self.node.subscribe(), self.chain.subscribe());
         self.progress.serves(self.role.clone(), node, chain);

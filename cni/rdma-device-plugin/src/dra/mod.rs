@@ -31,17 +31,14 @@ use crate::{
     peers::Presence,
 };
 use daemon_conf::dra::{DRIVER, Dra};
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 /// Starts the DRA driver. Dropping the returned future ends it. Returns `None` if the configuration has no section
 /// `dra`. Removes the sockets of killed daemons, if `presence` is given.
-///
-/// # Errors
-/// A socket cannot be made.
 pub fn serve(
     context: &Arc<PluginContext>,
     presence: Option<&Presence>,
-) -> io::Result<Option<impl Future<Output = ()> + Send + use<>>> {
+) -> Option<impl Future<Output = ()> + Send + use<>> {
     let kubelet_dir = &context.arguments.kubelet_dir;
     let dra = context.node.borrow().conf.dra.clone();
     let driver = dra.as_ref().map_or(DRIVER, |dra| &dra.driver);
@@ -50,9 +47,7 @@ pub fn serve(
             socket::remove_stale(&directory, |owner| presence.runs(owner));
         }
     }
-    let Some(Dra { driver, .. }) = dra else {
-        return Ok(None);
-    };
+    let Dra { driver, .. } = dra?;
     let paths = server::Paths::new(kubelet_dir, &driver, &context.name);
     let health = health::Health(context.clone());
     let state_dir = context.arguments.state_dir.clone();
@@ -63,12 +58,12 @@ pub fn serve(
     };
     let former_ids = former_ids::FormerIds::new(context);
     let service = service::Service::new(preparer, former_ids.clone());
-    let served = server::Served::start(&paths, service, health)?;
-    Ok(Some(async move {
+    let served = server::Served::start(&paths, service, health);
+    Some(async move {
         tokio::select! {
             () = served.keep() => {}
             () = renumbered => {}
             () = former_ids.follow() => {}
         }
-    }))
+    })
 }

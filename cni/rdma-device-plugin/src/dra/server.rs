@@ -51,7 +51,7 @@ impl Paths {
         let [registry, plugin] = directories(kubelet_dir, driver);
         Self {
             registration: registry.join(socket::registration_name(&registry, driver, owner)),
-            driver: plugin.join(socket::file_name(&plugin, driver, owner)),
+            driver: plugin.join(socket::driver_name(owner)),
         }
     }
 }
@@ -70,18 +70,16 @@ pub struct Served {
 #[derive(Debug)]
 struct Socket {
     path: PathBuf,
-    listening: Listening,
+    /// `None`: the socket could not be made yet.
+    listening: Option<Listening>,
     connections: mpsc::Sender<Connection>,
-    /// Last error of making the socket again, which is logged once.
+    /// Last error of making the socket, which is logged once.
     reported: LogOnce,
 }
 
 impl Served {
-    /// Makes both sockets and accepts connections.
-    ///
-    /// # Errors
-    /// A socket cannot be made.
-    pub fn start(paths: &Paths, service: Service, health: Health) -> io::Result<Self> {
+    /// Makes both sockets and accepts connections. [`Self::keep`] tries again if a socket cannot be made.
+    pub fn start(paths: &Paths, service: Service, health: Health) -> Self {
         let registration = Registration::new(&service, &paths.driver);
         let mut tasks = JoinSet::new();
         let health = DraResourceHealthServer::new(health);
@@ -89,19 +87,19 @@ impl Served {
             .add_service(DraPluginServer::new(service))
             .add_service(HealthV1Alpha1(health.clone()))
             .add_service(health);
-        let driver = Socket::serve(&paths.driver, driver, &mut tasks)?;
+        let driver = Socket::serve(&paths.driver, driver, &mut tasks);
         let registrar = registration.clone();
         let registration = Server::builder().add_service(RegistrationServer::new(registration));
-        let registration = Socket::serve(&paths.registration, registration, &mut tasks)?;
-        Ok(Self {
+        let registration = Socket::serve(&paths.registration, registration, &mut tasks);
+        Self {
             registration,
             driver,
             tasks,
             registrar,
-        })
+        }
     }
 
-    /// Makes the sockets again if another program removes them. Kubelet needs both sockets: without the registration
+    /// Makes the sockets that could not be made, or that another program removes. Kubelet needs both sockets: without the registration
     /// socket, kubelet unregisters the driver until it finds a new registration socket. Returns when a server has
     /// ended, which happens only after an error.
     pub async fn keep(mut self) {
@@ -124,21 +122,22 @@ impl Served {
 }
 
 impl Socket {
-    fn serve(path: &Path, router: Router, tasks: &mut JoinSet<()>) -> io::Result<Self> {
+    fn serve(path: &Path, router: Router, tasks: &mut JoinSet<()>) -> Self {
         let (connections, incoming) = mpsc::channel(1);
-        let listening = listen(path, &connections)?;
         tasks.spawn(async move {
             let served = router.serve_with_incoming(ReceiverStream::new(incoming));
             if let Err(error) = served.await {
                 log::error!("the DRA driver's server ended: {error}");
             }
         });
-        Ok(Self {
+        let mut socket = Self {
             path: path.to_owned(),
-            listening,
+            listening: None,
             connections,
             reported: LogOnce::default(),
-        })
+        };
+        socket.keep();
+        socket
     }
 
     fn directory(&self) -> &Path {
@@ -146,26 +145,26 @@ impl Socket {
     }
 
     fn is_gone(&self) -> bool {
-        self.listening.state() == SocketState::Empty
+        let listening = self.listening.as_ref();
+        listening.is_none_or(|it| it.state() == SocketState::Empty)
     }
 
-    /// Makes the socket again if another program removed it. Returns true if the socket exists afterwards.
+    /// Makes the socket if it does not exist. Returns true if the socket exists afterwards.
     fn keep(&mut self) -> bool {
         if !self.is_gone() {
             return true;
         }
         match listen(&self.path, &self.connections) {
             Ok(listening) => {
-                log::info!("{:?} was removed; the daemon made it again", self.path);
-                self.listening = listening;
+                if self.listening.replace(listening).is_some() {
+                    log::info!("{:?} was removed; the daemon made it again", self.path);
+                }
                 self.reported.ends();
                 true
             }
             Err(error) => {
-                let line = format!(
-                    "{:?} was removed, and cannot be made again: {error}",
-                    self.path
-                );
+                let path = &self.path;
+                let line = format!("cannot make {path:?}: {error}; kubelet prepares no claim");
                 self.reported.warn(&line);
                 false
             }
@@ -178,4 +177,20 @@ fn listen(path: &Path, connections: &mpsc::Sender<Connection>) -> io::Result<Lis
         fs::create_dir_all(directory)?;
     }
     socket::listen(path, connections)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The daemon makes each socket under a hidden name, with a dot in front.
+    #[test]
+    fn the_longest_name_of_a_driver_has_sockets() {
+        let driver = "d".repeat(63);
+        let paths = Paths::new(Path::new("/var/lib/kubelet"), &driver, "0a1b2c3d");
+        for path in [paths.driver, paths.registration] {
+            let hidden = path.as_os_str().len() + 1;
+            assert!(hidden <= socket::LONGEST_PATH, "{path:?}: {hidden}");
+        }
+    }
 }

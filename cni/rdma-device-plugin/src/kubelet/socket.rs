@@ -17,7 +17,7 @@ use tokio::{
 };
 
 /// Longest path of a Unix socket (`sockaddr_un`), without the final zero (`unix(7)`).
-const LONGEST_PATH: usize = 107;
+pub const LONGEST_PATH: usize = 107;
 
 /// Delay after a failed accept, for example because no file descriptor is free.
 const AFTER_AN_ERROR: Duration = Duration::from_millis(200);
@@ -60,6 +60,15 @@ const SEPARATOR: char = '~';
 /// the part before an `@`.
 const REGISTRATION_SEPARATOR: char = '@';
 
+/// First part of the file name of a driver's service socket. It is short, because the path also contains the driver's
+/// name, of at most 63 characters: with kubelet's usual directory, the longest path has [`LONGEST_PATH`] characters.
+const DRIVER: &str = "dra";
+
+/// Returns the file name of a driver's service socket, for the daemon `owner`.
+pub fn driver_name(owner: &str) -> String {
+    format!("{DRIVER}{SEPARATOR}{owner}{}", AFFIXES.1)
+}
+
 /// Returns the file name of the registration socket of `driver` in `directory`, for the daemon `owner`.
 pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String {
     let name = file_name(directory, driver, owner);
@@ -96,9 +105,9 @@ pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let owner = name
             .trim_start_matches('.')
-            .strip_prefix(AFFIXES.0)
-            .and_then(|name| name.strip_suffix(AFFIXES.1))
+            .strip_suffix(AFFIXES.1)
             .and_then(|name| name.rsplit_once([SEPARATOR, REGISTRATION_SEPARATOR]))
+            .filter(|(front, _)| *front == DRIVER || front.starts_with(AFFIXES.0))
             .map(|(_, owner)| owner.split('-').next().unwrap_or(owner));
         if owner.is_some_and(|owner| !runs(owner))
             && let Err(error) = fs::remove_file(&path)
@@ -272,6 +281,7 @@ mod tests {
         let registration = registration_name(directory.path(), "hca.rdma", "aaaaaaaa");
         assert_eq!(registration, "rdma-device-plugin-hca.rdma@aaaaaaaa.sock");
         let registration = bind(&directory.path().join(registration)).expect("bound");
+        let driver = bind(&directory.path().join(driver_name("aaaaaaaa"))).expect("bound");
         for other in ["kubelet.sock", "rdma-device-plugin-rdma_hca.sock"] {
             fs::write(directory.path().join(other), "").expect("written");
         }
@@ -279,6 +289,7 @@ mod tests {
         assert_eq!(sockets[0].0.state(), SocketState::Empty);
         assert_eq!(sockets[1].0.state(), SocketState::Ours);
         assert_eq!(registration.0.state(), SocketState::Empty);
+        assert_eq!(driver.0.state(), SocketState::Empty);
         let entries = fs::read_dir(directory.path()).expect("a directory");
         assert_eq!(entries.count(), 3);
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of resources that Kubernetes allocates by claims.
 
-use crate::{FIRST, Machine, SECOND, program::command};
+use crate::{FIRST, Machine, Running, SECOND, program::command};
 use integration::{ApiServer, Daemon, slices, wait};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::fs;
 
 #[test]
 fn a_degraded_device_has_no_taint_where_the_api_server_refuses_it() {
@@ -69,4 +70,35 @@ fn a_nic_that_disappears_from_a_resource_of_claims_is_missing_in_the_metrics() {
     machine.unplug(&SECOND);
     daemon.signal(Signal::SIGHUP);
     shows(1);
+}
+
+/// The daemon makes the sockets for claims when it can. Until then it serves its other resources.
+#[test]
+fn without_sockets_for_claims_other_resources_are_served() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    let driver = "rdma.networking.alibabacloud.com";
+    fs::create_dir_all(machine.path("kubelet")).expect("made");
+    machine.write("kubelet/plugins_registry", "a file is in the way");
+    let configuration = json!({
+        "resources": [
+            {"name": "rdma/nic", "kind": "exclusive", "devices": [{"rdma": FIRST.rdma}]},
+            {"name": "rdma/hca", "kind": "shared", "count": 3, "devices": [{"rdma": SECOND.rdma}]},
+        ],
+        "dra": {"driverName": driver, "resources": ["rdma/nic"]},
+    });
+    let running = Running::on(machine, &configuration.to_string()).listed("rdma/hca", 3);
+    let registry = running.machine.path("kubelet/plugins_registry");
+    running
+        .daemon
+        .wait_for_log(&format!("cannot make \"{}/", registry.display()));
+    let sockets = |directory: &str| {
+        let entries = fs::read_dir(running.machine.path(directory));
+        entries.map_or(0, Iterator::count)
+    };
+    assert_eq!(sockets(&format!("kubelet/plugins/{driver}")), 1);
+
+    fs::remove_file(&registry).expect("removed");
+    wait::until("kubelet finds the driver", || {
+        sockets("kubelet/plugins_registry") == 1
+    });
 }
