@@ -125,6 +125,13 @@ pub fn add_addresses(
     }
 }
 
+/// Returns all addresses in `result`.
+pub fn addresses(result: &Value) -> Vec<IpAddr> {
+    let ips = result["ips"].as_array().into_iter().flatten();
+    let ip = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse().ok();
+    ips.filter_map(ip).collect()
+}
+
 /// Returns the index of the pod's interface `name`.
 fn position(result: &Value, name: &str) -> Option<usize> {
     let is_it = |interface: &Value| {

@@ -113,11 +113,17 @@ impl<'a> Ipam<'a> {
     }
 
     /// Requests addresses for the rail with the name `pod_name` in the pod. `master` describes the rail's netdev in its
-    /// host state. The netdev itself may already be in the pod.
-    pub fn add(&self, pod_name: &str, master: &Master<'_>) -> Result<Answer, IpamError> {
-        let config = master.handed_on(self.config);
+    /// host state. The netdev itself may already be in the pod. Requested addresses in `assigned`, which the pod already
+    /// has, are not requested for this rail.
+    pub fn add(
+        &self,
+        pod_name: &str,
+        master: &Master<'_>,
+        assigned: &[IpAddr],
+    ) -> Result<Answer, IpamError> {
+        let config = master.handed_on(self.config, assigned);
         let args = self.environment.all.get("CNI_ARGS");
-        let args = args.map(|args| master.args(args));
+        let args = args.map(|args| master.args(args, assigned));
         let mut variables = vec![("CNI_IFNAME", pod_name)];
         variables.extend(args.as_deref().map(|args| ("CNI_ARGS", args)));
         let output = self.call(Command::Add, &variables, &config)?;
@@ -157,7 +163,7 @@ impl<'a> Ipam<'a> {
     /// Calls STATUS, with the rail's `master` if it is known.
     pub fn status(&self, master: Option<&Master<'_>>) -> Result<(), IpamError> {
         let config = match master {
-            Some(master) => master.handed_on(self.config),
+            Some(master) => master.handed_on(self.config, &[]),
             None => self.config.clone(),
         };
         self.call(Command::Status, &[], &config).map(drop)

@@ -51,8 +51,12 @@ impl<'a> Master<'a> {
 
     /// Returns the IPAM configuration for this rail. Adds `master`, `masterAddresses`, `masterRoutes`, `hostAddresses`,
     /// `neighbourAddresses` and `nodeAddresses`. Removes requested addresses (`runtimeConfig.ips`, `args.cni.ips`) that
-    /// belong to another rail's network.
-    pub(super) fn handed_on(&self, config: &Map<String, Value>) -> Map<String, Value> {
+    /// belong to another rail's network, or that the pod already has (`assigned`).
+    pub(super) fn handed_on(
+        &self,
+        config: &Map<String, Value>,
+        assigned: &[IpAddr],
+    ) -> Map<String, Value> {
         let mut config = config.clone();
         let addresses = usable(self.link).map(|it| format!("{}/{}", it.ip, it.prefix).into());
         let addresses: Vec<Value> = addresses.collect();
@@ -77,24 +81,37 @@ impl<'a> Master<'a> {
             addresses_of(&neighbours, |_| true),
         );
         config.insert("nodeAddresses".into(), addresses_of(&neighbours, is_a_nics));
-        if let Some(wishes) = config.get_mut("runtimeConfig") {
-            self.keep_own(wishes);
+        let is_own = |ip: &str| is_own(ip, &self.elsewhere, assigned);
+        if let Some(request) = config.get_mut("runtimeConfig") {
+            keep(request, is_own);
         }
-        if let Some(wishes) = config.get_mut("args").and_then(|it| it.get_mut("cni")) {
-            self.keep_own(wishes);
+        if let Some(request) = config.get_mut("args").and_then(|it| it.get_mut("cni")) {
+            keep(request, is_own);
         }
         config
     }
 
-    /// Returns `CNI_ARGS` without the requested addresses (`IP=`) that belong to another rail's network.
-    pub(super) fn args(&self, args: &str) -> String {
-        args_without(args, &self.elsewhere)
+    /// Returns `CNI_ARGS` without the requested addresses (`IP=`) that belong to another rail's network, or that the
+    /// pod already has (`assigned`).
+    pub(super) fn args(&self, args: &str, assigned: &[IpAddr]) -> String {
+        args_with(args, |ip| is_own(ip, &self.elsewhere, assigned))
     }
+}
 
-    fn keep_own(&self, wishes: &mut Value) {
-        if let Some(Value::Array(ips)) = wishes.get_mut("ips") {
-            ips.retain(|ip| !is_in(ip.as_str().unwrap_or_default(), &self.elsewhere));
-        }
+/// Returns true if a request for `ip` may be for a rail. `elsewhere` are the networks of the other rails, `assigned` the
+/// addresses that the pod has. A request names no rail. A runtime passes a request for the address of the pod's own
+/// network to each plugin of the list.
+fn is_own(ip: &str, elsewhere: &[IpNetwork], assigned: &[IpAddr]) -> bool {
+    let address = ip.split('/').next().unwrap_or_default();
+    address.parse::<IpAddr>().map_or(true, |ip| {
+        !assigned.contains(&ip) && !elsewhere.iter().any(|network| network.contains(ip))
+    })
+}
+
+/// Keeps the requested addresses in `request` that `is_own` accepts.
+fn keep(request: &mut Value, is_own: impl Fn(&str) -> bool) {
+    if let Some(Value::Array(ips)) = request.get_mut("ips") {
+        ips.retain(|ip| is_own(ip.as_str().unwrap_or_default()));
     }
 }
 
@@ -104,25 +121,16 @@ fn addresses_of(neighbours: &[&Neighbour], is_it: impl Fn(&HardwareAddress) -> b
     found.map(|it| it.address.to_string()).collect()
 }
 
-fn args_without(args: &str, networks: &[IpNetwork]) -> String {
+fn args_with(args: &str, is_own: impl Fn(&str) -> bool) -> String {
     let pairs = args.split(';').filter_map(|pair| {
         let Some(list) = pair.strip_prefix("IP=") else {
             return Some(pair.to_owned());
         };
-        // the reference plugin `static` accepts several addresses
-        let left: Vec<&str> = list.split(',').filter(|ip| !is_in(ip, networks)).collect();
+        // `rdma-ipam` and the reference plugin `static` accept several addresses
+        let left: Vec<&str> = list.split(',').filter(|ip| is_own(ip)).collect();
         (!left.is_empty()).then(|| format!("IP={}", left.join(",")))
     });
     pairs.collect::<Vec<_>>().join(";")
-}
-
-/// Returns true if `ip`, with or without a prefix length, is in one of `networks`.
-fn is_in(ip: &str, networks: &[IpNetwork]) -> bool {
-    let ip = ip
-        .split('/')
-        .next()
-        .and_then(|text| text.parse::<IpAddr>().ok());
-    ip.is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
 }
 
 fn networks(link: &Link) -> impl Iterator<Item = IpNetwork> {
@@ -142,17 +150,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_lose_the_other_rails_addresses() {
+    fn arguments_lose_the_addresses_of_other_rails_and_of_the_pod() {
         let elsewhere = ["10.1.0.0/16", "fd00:1::/64"].map(|it| it.parse().unwrap());
+        let assigned = ["10.88.0.50", "fd88::50"].map(|it| it.parse().unwrap());
         for (given, left) in [
             ("", ""),
             ("IP=10.1.0.5", ""),
             ("IP=10.0.0.5", "IP=10.0.0.5"),
             ("A=b;IP=fd00:1::5/64;C=10.1.0.5", "A=b;C=10.1.0.5"),
             ("IP=10.1.0.5/16,fd00::5/64;A=b", "IP=fd00::5/64;A=b"),
+            ("IP=10.88.0.50/16,10.88.0.51", "IP=10.88.0.51"),
+            ("A=b;IP=FD88::0:50", "A=b"),
             ("IP=;A", "IP=;A"),
         ] {
-            assert_eq!(args_without(given, &elsewhere), left);
+            let args = args_with(given, |ip| is_own(ip, &elsewhere, &assigned));
+            assert_eq!(args, left);
         }
     }
 }

@@ -5,12 +5,12 @@
 use crate::{
     apply::{self, ApplyError},
     error::Cause,
-    ipam::{Answer, Ipam, Known, Master, RailCall, Rails},
+    ipam::{Answer, Ipam, IpamError, Known, Master, RailCall, Rails},
     node::Node,
     probe,
 };
 use attachments::{Attachment, DesiredLink};
-use cni_protocol::Command;
+use cni_protocol::{Command, result};
 use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
 use std::{borrow::Cow, net::IpAddr};
 
@@ -39,13 +39,18 @@ pub(super) fn obtain<K: Kernel>(
     let present: Vec<&Link> = links.iter().flatten().collect();
     let mut known = Cow::Borrowed(known);
     let masters = masters(&links, &present, &known);
+    let previous = node.conf.network.prev_result.as_ref();
+    let mut assigned = previous.map_or(vec![], result::addresses);
+    let of_earlier_plugins = assigned.len();
     let mut requested = 0;
     let answers = attachment.rails.iter().zip(&masters).map(|(rail, master)| {
         requested += 1;
-        match master {
-            Some(master) => ipam.add(&rail.pod_name, master),
-            None => Ok(Answer::default()),
-        }
+        let Some(master) = master else {
+            return Ok::<_, IpamError>(Answer::default());
+        };
+        let answer = ipam.add(&rail.pod_name, master, &assigned)?;
+        assigned.extend(answer.desired.addresses.iter().map(|it| it.ip));
+        Ok(answer)
     });
     let answers: Result<Vec<_>, _> = answers.collect();
     if let Err(error) = &answers
@@ -64,6 +69,7 @@ pub(super) fn obtain<K: Kernel>(
         }
     }
     let mut answers = answers?;
+    assigned.truncate(of_earlier_plugins);
     for number in 1.. {
         calls.settle()?;
         answered(attachment, observed, &answers);
@@ -100,7 +106,15 @@ pub(super) fn obtain<K: Kernel>(
         let masters = self::masters(&links, &present, &known);
         for (index, master) in masters.iter().enumerate() {
             let Some(master) = master else { continue };
-            if let Some(answer) = another(&ipam, attachment, index, master, pod, &conflicts)? {
+            let others = answers.iter().enumerate().filter(|(at, _)| *at != index);
+            let others = others.flat_map(|(_, answer)| &answer.desired.addresses);
+            let assigned: Vec<IpAddr> = assigned
+                .iter()
+                .copied()
+                .chain(others.map(|it| it.ip))
+                .collect();
+            let request = (master, &*assigned);
+            if let Some(answer) = another(&ipam, attachment, index, request, pod, &conflicts)? {
                 answers[index] = answer;
             }
         }
@@ -145,7 +159,7 @@ fn another<P: Pod>(
     ipam: &Ipam<'_>,
     attachment: &Attachment,
     index: usize,
-    master: &Master<'_>,
+    (master, assigned): (&Master<'_>, &[IpAddr]),
     pod: &P,
     conflicts: &[Conflict],
 ) -> Result<Option<Answer>, Cause> {
@@ -171,7 +185,7 @@ fn another<P: Pod>(
         conflicts: &addresses,
     };
     ipam.rail(Command::Del, call)?;
-    let answer = ipam.add(&rail.pod_name, master)?;
+    let answer = ipam.add(&rail.pod_name, master, assigned)?;
     let addresses = &answer.desired.addresses;
     let same = |conflict: &&&Conflict| addresses.iter().any(|it| it.ip == conflict.address);
     match own.iter().find(same) {

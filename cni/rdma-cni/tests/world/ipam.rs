@@ -230,7 +230,7 @@ fn addresses_that_are_not_taken_back_hold_no_device() {
 /// The kernel refuses the last change of ADD, and the IPAM plugin does not release the addresses. The error says that
 /// the devices are restored, and that IPAM may still have the addresses assigned.
 #[test]
-fn an_add_that_fails_says_that_addresses_may_still_be_held() {
+fn an_add_that_fails_reports_that_addresses_may_still_be_held() {
     let changes = {
         let served = Served::new(RdmaMode::Exclusive);
         let node = &served.node;
@@ -260,6 +260,40 @@ fn an_add_that_fails_says_that_addresses_may_still_be_held() {
     node.del(&pod, config).must_succeed();
     node.must_be(&before, "DEL");
     assert_eq!(node.records(), [""; 0]);
+}
+
+/// A runtime passes a requested address to each plugin of the list (`podman run --ip`). The address may belong to the
+/// pod's own network, or to one rail.
+#[test]
+fn an_address_that_the_pod_has_is_not_requested_for_a_rail() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let node = &served.node;
+    let pod = node.pod("a");
+    let mut config = served.config.clone();
+    config["prevResult"]["ips"] = json!([{"address": "10.88.0.50/16", "interface": 0}]);
+    config["runtimeConfig"]["ips"] = json!(["10.88.0.50"]);
+    let args = "K8S_POD_NAME=a;IP=10.88.0.50,192.168.0.7/24,203.0.113.9";
+    let mut output = vec![];
+    node.run_on(
+        &node.kernel,
+        "ADD",
+        Some(&pod),
+        &config,
+        Some(args),
+        &mut output,
+    );
+    let result: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    assert!(result["code"].is_null(), "{result}");
+    let log = fs::read_to_string(node.plugins.join("stand-in.args")).unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "ADD a K8S_POD_NAME=a;IP=192.168.0.7/24,203.0.113.9",
+            // the first rail has the other address
+            "ADD a K8S_POD_NAME=a;IP=203.0.113.9",
+        ]
+    );
 }
 
 /// Recovery calls IPAM with the id and arguments of the ended pod, and not with those of this ADD.
