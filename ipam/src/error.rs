@@ -5,7 +5,7 @@ use crate::{
     forbidden::Why,
     parent::ParentError,
     secret::SecretError,
-    store::{Lease, Owner, StoreError},
+    store::{Lease, Owner, ReserveError, StoreError},
 };
 use cni_protocol::{ConfError, EnvironmentError, Failure, code};
 use rdma_netns::ObserveError;
@@ -178,6 +178,19 @@ impl Error {
             Self::Output(_) => code::IO,
             Self::TakenBack { cause } => cause.code(),
             Self::StillHeld { .. } => own::STILL_HELD,
+        }
+    }
+}
+
+impl From<ReserveError> for Error {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::Undone(cause) => Self::Store(cause),
+            ReserveError::StillHeld { cause, ips, source } => Self::StillHeld {
+                cause: Box::new(Self::Store(cause)),
+                ips,
+                source,
+            },
         }
     }
 }

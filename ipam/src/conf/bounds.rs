@@ -2,7 +2,7 @@
 //! Fields `ipam.rangeStart`, `ipam.rangeEnd`, `ipam.perNode` and `ipam.exclude`, if they do not belong to a range.
 
 use crate::{
-    address::Family,
+    address::{Family, cidr, prefix},
     bounds::{self, Bounds, EXCLUDED, Excluded, Offset},
     range::Pool,
 };
@@ -45,9 +45,9 @@ pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Poo
     let must = "must be an address, a prefix, or two addresses in order, such as 10.0.0.1..10.0.0.49; offsets need \
                 ipam.from \"parent\"";
     for element in field.list()? {
-        let read = Excluded::parse(&element.read::<String>()?);
-        let Some(read @ Excluded::Addresses(..)) = read else {
-            return Err(element.wrong(must));
+        let text: String = element.read()?;
+        let Some(read @ Excluded::Addresses(..)) = Excluded::parse(&text) else {
+            return Err(wrong_element(&element, &text, must));
         };
         for pool in &mut pools {
             let prefix = pool.ranges()[0].subnet;
@@ -117,11 +117,24 @@ fn per_node(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Opt
 fn elements(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Vec<Excluded>, Wrong> {
     let (field, is_shared) = part(ipam, "exclude", family, families)?;
     let read = field.list()?.into_iter().map(|element| {
-        match Excluded::parse(&element.read::<String>()?) {
+        let text: String = element.read()?;
+        match Excluded::parse(&text) {
             Some(Excluded::Offsets(..)) if is_shared => Err(element.wrong(WHICH)),
             Some(read) => Ok(read),
-            None => Err(element.wrong(EXCLUDED)),
+            None => Err(wrong_element(&element, &text, EXCLUDED)),
         }
     });
     read.collect()
+}
+
+/// Returns the error for the element `text` of `exclude`. `must` is the rule for a text that is no prefix.
+fn wrong_element(element: &Field<'_>, text: &str, must: &str) -> Wrong {
+    match cidr(text) {
+        Some(it) => element.wrong(format!(
+            "it has host bits set; the network is {}, the address {}",
+            prefix(it),
+            it.ip()
+        )),
+        None => element.wrong(must),
+    }
 }

@@ -10,6 +10,9 @@ use conf_reader::{Field, Wrong};
 use serde_json::Value;
 use std::net::IpAddr;
 
+const PARENTS_GATEWAY: &str =
+    "the gateway comes from the parent's routes: leave out ipam.gateway, or leave out ipam.from";
+
 /// Reads and checks all range sets, and checks that no two sets overlap. The name of a pool's round-robin file contains
 /// the number of the pool's set, as in host-local. If `from_parent` is true, `rangeStart` and `rangeEnd` apply to the
 /// parent's prefix.
@@ -44,7 +47,8 @@ pub(super) fn pools(
 
 /// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores these
 /// fields without `ipam.subnet` (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). This
-/// plugin returns an error for them if there is no other range, and otherwise logs a warning.
+/// plugin returns an error for them if there is no other range, and otherwise logs a warning. If `from_parent` is true,
+/// the bounds need no subnet, and `gateway` is always wrong.
 fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Result<(), Wrong> {
     let bounds = ["rangeStart", "rangeEnd"];
     let bounds = bounds.into_iter().filter(|_| !from_parent);
@@ -54,7 +58,10 @@ fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Re
             continue;
         }
         if has_no_range {
-            return Err(field.wrong("needs ipam.subnet, which is missing"));
+            return Err(field.wrong(match from_parent {
+                true => PARENTS_GATEWAY,
+                false => "needs ipam.subnet, which is missing",
+            }));
         }
         if address(ipam, name)?.is_some() {
             log::warn!(

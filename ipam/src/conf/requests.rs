@@ -41,14 +41,15 @@ fn check_route(route: &Field<'_>) -> Result<(), Wrong> {
 }
 
 /// Reads the addresses that `CNI_ARGS` (`IP=`), `args.cni.ips` and `runtimeConfig.ips` request. Ignores their prefix
-/// lengths.
+/// lengths. `IP=` has one address, or several with commas between them: Multus joins all `ips` of a network selection.
 pub(super) fn requested(root: &Field<'_>, environment: &Environment) -> Result<Vec<IpAddr>, Wrong> {
     let mut requested = vec![];
     if let Some(text) = environment.args.get("IP").filter(|text| !text.is_empty()) {
-        let must = "must be an address, optionally with a prefix length";
+        let must = "must be addresses, separated by commas, optionally with prefix lengths";
         let value = || json(&Value::from(text.as_str()));
         let wrong = || Wrong::value("CNI_ARGS: IP", value(), must);
-        requested.push(address(text).ok_or_else(wrong)?);
+        let ips: Option<Vec<IpAddr>> = text.split(',').map(address).collect();
+        requested.extend(ips.ok_or_else(wrong)?);
     }
     for (fields, must) in [
         (root.object("args")?.at("cni"), "must list addresses"),

@@ -43,8 +43,8 @@
 //! the lease, or if the power failed before the end of step 4. If the note agrees with its leases, DEL does not walk
 //! the directory. host-local may have leased another address to the same attachment before, without a DEL afterwards.
 //! The next DEL removes this lease because it finds no note, or GC removes it. So every lease is removed at some time.
-//! GC uses leases, not notes. After it has released the lock, it always syncs both directories, because removals of an
-//! earlier killed GC may not be on disk yet.
+//! GC uses leases, not notes. After it has released the lock, it always syncs both directories that exist, because
+//! removals of an earlier killed GC may not be on disk yet.
 //!
 //! ADD renames the round robin's pointer into place, and does not sync it. After a power loss the pointer may be old:
 //! ADD then only checks some leased addresses first.
@@ -54,12 +54,14 @@ mod draft;
 mod lease;
 mod nodes;
 pub mod note;
+mod reserve;
 mod walk;
 
 pub use change::{Change, Deferred, Disk, RealDisk};
 pub use draft::Draft;
 pub use lease::{Lease, Owner};
 pub use nodes::REMEMBERED;
+pub use reserve::ReserveError;
 pub use walk::Contents;
 
 use cni_protocol::{
@@ -184,11 +186,12 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Waits for the network's lock. Returns `None` if the network has no directory.
+    /// Waits for the network's lock. Returns `None` if the network has no directory. Makes no directory: host-local's
+    /// directory lacks this plugin's own directories, and DEL, CHECK and GC must also work on a full disk.
     pub fn lock_existing(&'a self) -> Result<Option<Locked<'a>>, StoreError> {
         let found = if_exists(fs::read_dir(&self.directory));
         let found = found.map_err(failed("read", &self.directory))?;
-        found.map(|_| self.lock()).transpose()
+        found.map(|_| self.lock_file()).transpose()
     }
 
     fn lock_file(&'a self) -> Result<Locked<'a>, StoreError> {
@@ -349,32 +352,6 @@ impl Locked<'_> {
         }
     }
 
-    /// Leases all of `ips` to the owner of `draft`, which has no leases yet. After an error it removes the leases made
-    /// so far. [`Draft::settle`] syncs the leases to disk.
-    pub fn reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
-        let reserved = self.try_reserve(draft, ips);
-        if reserved.is_err()
-            && let Err(error) = self.release(draft.owner(), ips)
-        {
-            log::error!("cannot undo the reservation of addresses: {error}; DEL releases them");
-        }
-        reserved
-    }
-
-    fn try_reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
-        self.make(Change::Note {
-            path: self.store.note_of(draft.owner()),
-            text: note::text_of(ips),
-        })?;
-        for ip in ips {
-            self.make(Change::Link {
-                from: draft.path().to_owned(),
-                to: self.store.lease(*ip),
-            })?;
-        }
-        Ok(())
-    }
-
     /// Removes the owner's note, and the owner's leases of addresses in `ips`. Returns the released addresses.
     /// [`Store::sync`] syncs the removal to disk.
     pub fn release(&self, owner: &Owner, ips: &[IpAddr]) -> Result<Vec<IpAddr>, StoreError> {
@@ -417,11 +394,16 @@ impl Locked<'_> {
 
     /// Records that another machine uses `ip`. The plugin then avoids `ip` for [`AVOIDED`].
     pub fn avoid(&self, ip: IpAddr) -> Result<(), StoreError> {
-        self.note_now(self.store.conflicts().join(ip.to_string()))
+        self.note_now(&self.store.conflicts(), ip)
     }
 
-    /// Makes the note `path` with the present time. Replaces an earlier note.
-    fn note_now(&self, path: PathBuf) -> Result<(), StoreError> {
+    /// Makes the note of `ip` in `directory` with the present time. Makes the directory if it is missing. Replaces an
+    /// earlier note.
+    fn note_now(&self, directory: &Path, ip: IpAddr) -> Result<(), StoreError> {
+        if !directory.is_dir() {
+            self.make(Change::MakeDirectory(directory.to_owned()))?;
+        }
+        let path = directory.join(ip.to_string());
         let note = Change::Note {
             path: path.clone(),
             text: seconds().to_string(),

@@ -4,7 +4,7 @@
 //! The notes are not synced to disk. A power loss removes the notes of the last seconds. The next ADD that finds the
 //! node in a neighbour table makes the note again.
 
-use super::{Change, Locked, Store, StoreError, is_within, make, note, walk::names};
+use super::{Locked, Store, StoreError, is_within, note, walk::names};
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 
 /// Time for which the plugin remembers a node's address after the host last saw it.
@@ -25,8 +25,7 @@ impl Locked<'_> {
     pub fn remember(&self, ips: impl IntoIterator<Item = IpAddr>) -> Result<(), StoreError> {
         let directory = self.store.nodes();
         for ip in ips {
-            let path = directory.join(ip.to_string());
-            let earlier = note(&path)?;
+            let earlier = note(&directory.join(ip.to_string()))?;
             let is_fresh = |seen: &String| is_within(seen, REFRESHED);
             if earlier.as_ref().is_some_and(is_fresh) || self.is_held(ip)? {
                 continue;
@@ -34,10 +33,7 @@ impl Locked<'_> {
             if earlier.is_none() && self.is_full()? {
                 return Ok(());
             }
-            if !directory.is_dir() {
-                make(self.store.disk, Change::MakeDirectory(directory.clone()))?;
-            }
-            self.note_now(path)?;
+            self.note_now(&directory, ip)?;
         }
         Ok(())
     }

@@ -157,9 +157,11 @@ impl Locked<'_> {
 impl Store<'_> {
     /// Syncs the directories of leases and notes, with the removals of all sweeps so far. Always syncs, because an
     /// earlier sweep may have been killed, or its sync may have failed. So even a GC that removes nothing takes some
-    /// milliseconds longer after it has released the lock.
+    /// milliseconds longer after it has released the lock. Ignores a missing directory: host-local makes none for
+    /// notes.
     pub fn sync_swept(&self) -> Vec<StoreError> {
         let directories = [self.attachments(), self.directory.clone()].into_iter();
+        let directories = directories.filter(|it| it.try_exists().unwrap_or(true));
         let synced = directories.map(|directory| make(self.disk, Change::Sync(directory)));
         synced.filter_map(Result::err).collect()
     }

@@ -44,8 +44,9 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Records that another machine uses the addresses in `conflicts` that `owner` has. Also removes some expired notes
-/// about conflicts, because many runtimes never call GC.
+/// Records that another machine uses the addresses in `conflicts` that `owner` has. Only logs a failed write, because
+/// DEL must release the addresses also on a full disk. Also removes some expired notes about conflicts, because many
+/// runtimes never call GC.
 fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(), Error> {
     if let Some(first) = conflicts.first()
         && let Err(error) = locked.forget_old_conflicts(Some(first))
@@ -54,8 +55,14 @@ fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(),
     }
     for ip in conflicts {
         if locked.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
-            log::warn!("another machine uses {ip}: for an hour ADD avoids this address");
-            locked.avoid(*ip)?;
+            match locked.avoid(*ip) {
+                Ok(()) => {
+                    log::warn!("another machine uses {ip}: for an hour ADD avoids this address");
+                }
+                Err(error) => log::warn!(
+                    "another machine uses {ip}: {error}; ADD may assign a pod this address again"
+                ),
+            }
         }
     }
     Ok(())

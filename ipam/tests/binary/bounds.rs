@@ -137,10 +137,27 @@ fn bounds_that_do_not_fit_are_reported_with_the_prefix() {
             json!({"rangeStart": "+9", "rangeEnd": "-9"}),
             "bond1 (rail eth0): ipam.rangeEnd: in the prefix 10.77.0.0/28, the end -9 is before the start +9",
         ),
+        // the default of the other bound is the first or the last usable address
+        (
+            json!({"rangeStart": "-0"}),
+            "bond1 (rail eth0): ipam.rangeStart -0 leaves no address in the prefix 10.77.0.0/28: the default of \
+             ipam.rangeEnd is -1",
+        ),
+        (
+            json!({"rangeEnd": "+0"}),
+            "bond1 (rail eth0): ipam.rangeEnd +0 leaves no address in the prefix 10.77.0.0/28: the default of \
+             ipam.rangeStart is +1",
+        ),
     ] {
         let mut conf = told(&node, ipam, &["10.77.0.2/28"]);
         conf["ipam"]["family"] = "ipv4".into();
         call("ADD", "a", &conf).fails(101, said);
     }
+    let v6 = told(&node, json!({"rangeEnd": "+0"}), &["fd77::2/64"]);
+    call("ADD", "a", &v6).fails(
+        101,
+        "bond1 (rail eth0): ipam.rangeEnd +0 leaves no address in the prefix fd77::/64: the default of ipam.rangeStart \
+         is +1",
+    );
     assert_eq!(node.leases(), [""; 0]);
 }

@@ -8,6 +8,7 @@ mod bounds;
 mod check;
 mod cost;
 mod examples;
+mod full_disk;
 mod gc_status;
 mod gc_sync;
 mod host_local;

@@ -37,19 +37,27 @@ fn every_form_of_a_request() {
     // host-local also accepts this form
     let with_prefix = call("ADD", "e", &conf).env("CNI_ARGS", "IP=10.77.0.70/24");
     assert_eq!(with_prefix.addresses(), ["10.77.0.70/24", "fd77::61/64"]);
+    // the form in which Multus passes all `ips` of a network selection
+    let several = call("ADD", "g", &conf).env("CNI_ARGS", "IP=10.77.0.80/24,fd77::80/64");
+    assert_eq!(several.addresses(), ["10.77.0.80/24", "fd77::80/64"]);
+    let bare = call("ADD", "h", &conf).env("CNI_ARGS", "IP=fd77::81,10.77.0.81");
+    assert_eq!(bare.addresses(), ["10.77.0.81/24", "fd77::81/64"]);
     for ip in [
         "10.77.0.70/33",
         "10.77.0.70/",
         "10.77.0/24",
         "10.77.0.70/24/1",
+        "10.77.0.82,",
+        ",10.77.0.82",
+        "10.77.0.82,fd77::82/129",
     ] {
         call("ADD", "f", &conf)
             .env("CNI_ARGS", &format!("IP={ip}"))
             .fails(
                 7,
                 &format!(
-                    "CNI_ARGS: IP: \"{ip}\" is not valid: must be an address, optionally with a \
-                     prefix length"
+                    "CNI_ARGS: IP: \"{ip}\" is not valid: must be addresses, separated by commas, optionally with \
+                     prefix lengths"
                 ),
             );
     }
