@@ -196,8 +196,8 @@ impl<N> Cluster<N> {
 
     #[track_caller]
     fn does(&self, method: &str, path: &str, object: &Value) {
-        let (is_done, said) = self.plane.request(method, path, &object.to_string());
-        assert!(is_done, "{method} {path}: {said}");
+        let (is_done, answer) = self.plane.request(method, path, &object.to_string());
+        assert!(is_done, "{method} {path}: {answer}");
     }
 
     /// Waits until `done` returns true. Panics at the time limit of a cluster's step, and if kubelet or the control
@@ -240,26 +240,26 @@ impl<N> Cluster<N> {
     pub fn pod_started(&mut self, namespace: &str, name: &str, times: u64) -> Pod {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         let count = |it: &Value| it["restartCount"].as_u64();
-        let mut told = Value::Null;
+        let mut object = Value::Null;
         self.until(&format!("{name} is ready"), |it| {
-            told = it.get(&path);
-            let containers = told["status"]["containerStatuses"].as_array();
+            object = it.get(&path);
+            let containers = object["status"]["containerStatuses"].as_array();
             let mut containers = containers.into_iter().flatten();
-            is_true(&told, "Ready") && containers.all(|it| count(it) >= Some(times))
+            is_true(&object, "Ready") && containers.all(|it| count(it) >= Some(times))
         });
-        let containers = told["status"]["containerStatuses"].as_array();
+        let containers = object["status"]["containerStatuses"].as_array();
         let containers: Vec<(&str, &str)> = containers
             .expect("it has containers")
             .iter()
             .map(|it| {
-                assert_eq!(count(it), Some(times), "{told:#}");
+                assert_eq!(count(it), Some(times), "{object:#}");
                 let id = it["containerID"].as_str().expect("an id");
                 let id = id.strip_prefix(self.runtime.engine().scheme());
-                let id = id.unwrap_or_else(|| panic!("{told:#}"));
+                let id = id.unwrap_or_else(|| panic!("{object:#}"));
                 (it["name"].as_str().expect("a name"), id)
             })
             .collect();
-        let uid = told["metadata"]["uid"].as_str().expect("an id");
+        let uid = object["metadata"]["uid"].as_str().expect("an id");
         let sandboxes = self.runtime.cri().pods().expect("a list");
         let is_it = |it: &&cri_api::PodSandbox| {
             it.metadata.as_ref().is_some_and(|it| it.uid == uid)

@@ -151,7 +151,7 @@ impl ControlPlane {
     #[track_caller]
     fn until_ready(&mut self) {
         self.until("the API server is ready", |it| {
-            it.ask("/readyz").is_some_and(|said| said == "ok")
+            it.ask("/readyz").is_some_and(|answer| answer == "ok")
         });
     }
 
@@ -288,15 +288,15 @@ impl ControlPlane {
 
     /// Returns the last errors of the control plane's programs.
     fn last_errors(&self) -> String {
-        let mut told = String::new();
+        let mut errors = String::new();
         for (name, _) in &self.processes {
             let log = fs::read_to_string(self.log(name)).unwrap_or_default();
             let is_bad = |it: &&str| it.starts_with(['E', 'F']);
             let lines: Vec<&str> = log.lines().filter(is_bad).collect();
             let last = &lines[lines.len().saturating_sub(5)..];
-            told.push_str(&format!("{name}'s last errors:\n{}\n", last.join("\n")));
+            errors.push_str(&format!("{name}'s last errors:\n{}\n", last.join("\n")));
         }
-        told
+        errors
     }
 
     /// Asserts that the control plane's programs run. `yet` is the state for which the caller waits.

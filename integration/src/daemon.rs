@@ -45,11 +45,11 @@ impl Daemon {
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let stderr = BufReader::new(child.stderr.take().expect("its standard error"));
         let lines: Lines = Arc::default();
-        let said = lines.clone();
+        let log = lines.clone();
         let reader = thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                said.0.lock().expect("the lines").push(line);
-                said.1.notify_all();
+                log.0.lock().expect("the lines").push(line);
+                log.1.notify_all();
             }
         });
         Self {
@@ -71,7 +71,7 @@ impl Daemon {
         self.wait_for_log(words);
         let lines = self.lines.0.lock().expect("the lines");
         let line = lines.iter().find(|line| line.contains(words));
-        line.expect("it was said").clone()
+        line.expect("a line of the log").clone()
     }
 
     /// Waits until the daemon has logged `words`.
@@ -89,12 +89,12 @@ impl Daemon {
         };
         let waited = self.lines.1.wait_timeout_while(lines, TIMEOUT, enough);
         let (lines, waited) = waited.expect("the lines");
-        let said = lines.join("\n");
+        let log = lines.join("\n");
         // a panic must not poison the lock, because the reader of the log needs it
         drop(lines);
         assert!(
             !waited.timed_out(),
-            "not said {times} times: {words:?}\n{said}"
+            "not logged {times} times: {words:?}\n{log}"
         );
     }
 
@@ -111,7 +111,7 @@ impl Daemon {
             stream,
             "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
         )
-        .expect("asked");
+        .expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         answer
@@ -221,7 +221,7 @@ impl Drop for Daemon {
             // the lock is poisoned if a thread panicked while it had the lock
             let lines = self.lines.0.lock();
             let lines = lines.unwrap_or_else(PoisonError::into_inner);
-            eprintln!("the daemon said:\n{}", lines.join("\n"));
+            eprintln!("the daemon's log:\n{}", lines.join("\n"));
         }
     }
 }
@@ -241,9 +241,9 @@ pub fn doctor(host: &Netns, plugins: &[Value], options: &[&str]) -> (i32, String
     let output = command.args(options).output().expect("it starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors, "");
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(told["unseen"], json!([]));
-    let findings = told["findings"].as_array().expect("a list");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["unseen"], json!([]));
+    let findings = report["findings"].as_array().expect("a list");
     let line = |finding: &Value| format!("{}: {}\n", finding["severity"], finding["what"]);
     let lines = findings.iter().map(line).collect();
     (output.status.code().expect("not killed"), lines)

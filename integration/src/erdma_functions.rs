@@ -53,15 +53,15 @@ impl ErdmaFunctions {
             "this test runs in the lab, by integration/lab/vm --tier erdma"
         );
         let host = Netns::own();
-        let mut said = String::new();
+        let mut errors = String::new();
         let is_set = wait::within(wait::TIMEOUT, || {
             let mut set = Command::new("rdma");
             let set = set.args(["system", "set", "netns", mode]).output();
             let set = set.expect("rdma of iproute2");
-            said = String::from_utf8_lossy(&set.stderr).into_owned();
+            errors = String::from_utf8_lossy(&set.stderr).into_owned();
             set.status.success()
         });
-        assert!(is_set, "{mode}: another network namespace lives: {said}");
+        assert!(is_set, "{mode}: another network namespace lives: {errors}");
         if driver == Driver::WithParent {
             let release = host.run("uname -r");
             let module = format!("/lib/modules/{}/updates/erdma.ko", release.trim());

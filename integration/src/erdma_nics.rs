@@ -56,11 +56,11 @@ impl ErdmaNics {
     pub fn routes(&self, nic: &str) -> Vec<(String, String, u64)> {
         let routes = self.host.show(&format!("-4 route show dev {nic}"));
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let told = |it: &Value| {
+        let fields = |it: &Value| {
             let metric = it["metric"].as_u64().unwrap_or_default();
             (text(&it["dst"]), text(&it["prefsrc"]), metric)
         };
-        routes.iter().map(told).collect()
+        routes.iter().map(fields).collect()
     }
 
     /// Returns the routes that the daemon sets for the NIC on `rail`, with the NIC's metric.

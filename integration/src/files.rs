@@ -70,7 +70,7 @@ impl Files {
                 && (before.0.contains_key(**path) && !self.0.contains_key(**path)
                     || !is_lasting(path))
         };
-        let told = paths.iter().filter(differs).map(|path| {
+        let lines = paths.iter().filter(differs).map(|path| {
             let what = match (before.0.get(*path), self.0.get(*path)) {
                 (None, _) => "is there",
                 (_, None) => "is gone",
@@ -78,7 +78,7 @@ impl Files {
             };
             format!("{} {what}", path.display())
         });
-        told.collect()
+        lines.collect()
     }
 }
 

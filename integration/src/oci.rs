@@ -87,7 +87,7 @@ impl Archive {
         let config = json(&self.blob(&manifest["config"]));
         assert_eq!(
             config["architecture"], architecture,
-            "the index says another"
+            "differs from the index"
         );
         Image {
             archive: self,

@@ -41,7 +41,7 @@ impl Pair {
     /// Tells the other machine that this machine has done `step`.
     #[track_caller]
     pub fn has_done(&self, step: &str) {
-        self.tell(step, "");
+        self.announce(step, "");
     }
 
     /// Waits until the other machine has done `step`. Returns the text that it passed to [`Self::exchange`], if any.
@@ -66,7 +66,7 @@ impl Pair {
     /// text.
     #[track_caller]
     pub fn exchange(&self, step: &str, own: &str) -> String {
-        self.tell(step, own);
+        self.announce(step, own);
         self.wait_for(step)
     }
 
@@ -88,7 +88,7 @@ impl Pair {
 
     /// Makes the file of `step` with `text`. The file appears with its text, by a rename.
     #[track_caller]
-    fn tell(&self, step: &str, text: &str) {
+    fn announce(&self, step: &str, text: &str) {
         let file = self.directory.join(format!("{step} {}", self.number));
         let new = self.directory.join(format!("{} writes", self.number));
         let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &file));

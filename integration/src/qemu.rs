@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Qemu {
     port: File,
-    told: Receiver<Value>,
+    messages: Receiver<Value>,
 }
 
 /// An unplugged NIC, with the arguments that plug it in again.
@@ -40,17 +40,17 @@ impl Qemu {
             panic!("{PORT}: {error}: this test runs in the lab, by integration/lab/vm --monitor")
         });
         let lines = BufReader::new(port.try_clone().expect("a second handle"));
-        let (tell, told) = channel();
+        let (sender, messages) = channel();
         // nothing but the process's end can end a read of the port, so this thread ends with the process
         thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).expect("the monitor speaks JSON");
-                if tell.send(line).is_err() {
+                if sender.send(line).is_err() {
                     break;
                 }
             }
         });
-        let mut qemu = Self { port, told };
+        let mut qemu = Self { port, messages };
         // QEMU refuses this command if an earlier test program of this boot used the monitor
         let answer = qemu.ask("qmp_capabilities", &json!({}));
         let error = answer.get("error");
@@ -104,7 +104,7 @@ impl Qemu {
     #[track_caller]
     fn ask(&mut self, command: &str, arguments: &Value) -> Value {
         let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));
-        self.port.write_all(line.as_bytes()).expect("it is asked");
+        self.port.write_all(line.as_bytes()).expect("sent");
         self.wait_for(command, |it| {
             it.get("return").is_some() || it.get("error").is_some()
         })
@@ -115,8 +115,8 @@ impl Qemu {
         let end = Instant::now() + TIMEOUT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match self.told.recv_timeout(left) {
-                Ok(told) if is_it(&told) => return told,
+            match self.messages.recv_timeout(left) {
+                Ok(message) if is_it(&message) => return message,
                 Ok(_) => {}
                 Err(error) => panic!("QEMU's monitor, {what}: {error}"),
             }

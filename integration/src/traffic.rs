@@ -49,8 +49,8 @@ pub fn ask_rping(client: End<'_>, server: &str) {
     asking.args(["-c", "-a", server, "-I", client.address]);
     asking.args(["-v", "-V", "-C", "5"]);
     let client_end = Process::start(asking, &log.path().join("client"));
-    let (status, said) = client_end.ended("rping's client");
-    assert_rping_succeeded(status.code(), &said);
+    let (status, output) = client_end.ended("rping's client");
+    assert_rping_succeeded(status.code(), &output);
 }
 
 /// Asserts that the client of `rping -v -V -C 5` completed: it printed five messages, whose contents it had compared.
@@ -58,10 +58,11 @@ pub fn ask_rping(client: End<'_>, server: &str) {
 /// At its end `rping` closes the channel on which its other thread still waits for events. If that thread notices this
 /// first, the process ends with 255 after a complete exchange (`cm_thread`, librdmacm/examples/rping.c).
 #[track_caller]
-pub(crate) fn assert_rping_succeeded(code: Option<i32>, said: &str) {
-    let closed_early = code == Some(255) && said.contains("rdma_get_cm_event: Bad file descriptor");
-    assert!(code == Some(0) || closed_early, "rping: {code:?}: {said}");
-    assert_eq!(said.matches("ping data").count(), 5, "{said}");
+pub(crate) fn assert_rping_succeeded(code: Option<i32>, output: &str) {
+    let closed_early =
+        code == Some(255) && output.contains("rdma_get_cm_event: Bad file descriptor");
+    assert!(code == Some(0) || closed_early, "rping: {code:?}: {output}");
+    assert_eq!(output.matches("ping data").count(), 5, "{output}");
 }
 
 /// Runs `ib_write_bw` from `client` to `server` with the GIDs of their addresses. The programs exchange their
@@ -77,9 +78,9 @@ pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
 #[track_caller]
 pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) -> String {
     let serving = serve_by_connection_manager(program, server);
-    let said = ask_by_connection_manager(program, client, server.address);
+    let output = ask_by_connection_manager(program, client, server.address);
     serving.end();
-    said
+    output
 }
 
 /// Starts the server's end of [`by_connection_manager`]. Returns when it listens.
@@ -111,9 +112,9 @@ pub fn fails_by_connection_manager(
     let log = TempDir::new().expect("a directory for the output");
     let mut asking = perftest(program, client);
     asking.arg(server.address);
-    let (status, said) = Process::start(asking, &log.path().join("client")).ended(program);
-    assert!(!status.success(), "{program}: {said}");
-    said
+    let (status, output) = Process::start(asking, &log.path().join("client")).ended(program);
+    assert!(!status.success(), "{program}: {output}");
+    output
 }
 
 /// Sends 100 messages of 4 KiB by UCX's `ucx_perftest` from `client` to `server`. UCX uses only the transport
@@ -324,22 +325,22 @@ impl Writing {
     /// although all data has arrived. So a test that requires traffic must use a counter instead.
     #[track_caller]
     pub fn bandwidth(self) -> f64 {
-        let said = self.client.end("ib_write_bw's client");
+        let output = self.client.end("ib_write_bw's client");
         self.server.end("ib_write_bw's server");
-        average(&said)
+        average(&output)
     }
 }
 
 /// Returns the average in MB/s from the output of perftest's client with messages of 4 KiB.
 #[track_caller]
-pub(crate) fn average(said: &str) -> f64 {
+pub(crate) fn average(output: &str) -> f64 {
     // columns: bytes, iterations, peak, average, message rate
-    let mut rows = said
+    let mut rows = output
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = rows.find(|row| row.first() == Some(&"4096"));
     row.and_then(|row| row.get(3)?.parse().ok())
-        .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
+        .unwrap_or_else(|| panic!("no bandwidth was measured: {output}"))
 }
 
 /// Waits until the sysfs of the end's pod shows the end's address as a GID. Returns the GID's index.
@@ -397,9 +398,9 @@ impl Process {
     /// Waits until the program succeeds. Returns its output.
     #[track_caller]
     fn end(self, what: &str) -> String {
-        let (status, said) = self.ended(what);
-        assert!(status.success(), "{what}: {status}: {said}");
-        said
+        let (status, output) = self.ended(what);
+        assert!(status.success(), "{what}: {status}: {output}");
+        output
     }
 
     /// Waits for the program's end. Returns its exit status and output.
@@ -410,10 +411,10 @@ impl Process {
             status = self.child.try_wait().expect("our own child");
             status.is_some()
         });
-        let said = std::fs::read_to_string(&self.log).expect("its output");
+        let output = std::fs::read_to_string(&self.log).expect("its output");
         let status =
-            status.unwrap_or_else(|| panic!("{what} did not end within {LIMIT:?}: {said}"));
-        (status, said)
+            status.unwrap_or_else(|| panic!("{what} did not end within {LIMIT:?}: {output}"));
+        (status, output)
     }
 }
 

@@ -70,7 +70,7 @@ fn drift_is_reported_in_words() {
         for word in words {
             assert!(
                 text.contains(word),
-                "{change}: {word:?} is not told in {text:?}"
+                "{change}: {word:?} is not reported in {text:?}"
             );
         }
     }

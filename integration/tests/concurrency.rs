@@ -60,7 +60,7 @@ fn one_of_two_adds_wins_and_the_other_names_the_holder() {
         let text = outcomes[1 - winner].error(101);
         assert!(
             text.contains(name),
-            "the holder's container is not told: {text}"
+            "the holder's container is not reported: {text}"
         );
         assert!(
             text.contains(&format!("team/pod-{name}")),

@@ -43,14 +43,14 @@ fn each_leaves_nothing(story: &mut dyn Story, points: &[[&str; 2]]) {
 }
 
 #[track_caller]
-fn is_told(story: &mut dyn Story, first: usize) {
+fn leaves_nothing_at_any_point(story: &mut dyn Story, first: usize) {
     leaves_nothing(&sweep(story, Extent::of_test(first)));
 }
 
 #[track_caller]
 fn of_verb(mode: Mode, name: &'static str, verb: Verb, first: usize) {
     let of = &mut Attachments::of_node(mode, [rdma_cni(), injector()]);
-    is_told(&mut OfVerb { name, verb, of }, first);
+    leaves_nothing_at_any_point(&mut OfVerb { name, verb, of }, first);
 }
 
 /// Injects faults before, after, and instead of a call of a program whose calls are known.
@@ -397,7 +397,7 @@ fn leases_by_themselves() {
     .into_iter()
     .enumerate()
     {
-        is_told(&mut Leases::new(name, verb, [ipam(), injector()]), first);
+        leaves_nothing_at_any_point(&mut Leases::new(name, verb, [ipam(), injector()]), first);
     }
 }
 
@@ -407,7 +407,7 @@ fn install_and_uninstall() {
         .into_iter()
         .enumerate()
     {
-        is_told(
+        leaves_nothing_at_any_point(
             &mut Programs::new(verb, [rdma_device_plugin(), injector()]),
             first,
         );

@@ -173,7 +173,7 @@ fn a_record_that_cannot_be_read_does_not_block_for_ever() {
         outcome.silent();
         assert!(
             outcome.stderr.contains(container),
-            "nothing is said of it: {outcome}"
+            "it is not reported: {outcome}"
         );
         node.del(&configuration, container, &pod);
         assert!(node.records().is_empty(), "{:?}", node.records());
@@ -235,7 +235,7 @@ fn a_taken_host_name_is_an_error_that_leaves_the_pod_intact() {
         .input(&configuration)
         .run()
         .error(107);
-    assert!(text.contains("eth1"), "the name is not told: {text}");
+    assert!(text.contains("eth1"), "the name is not reported: {text}");
     in_pod.assert_restored(&pod);
     assert!(
         node.record("net", "a").exists(),
@@ -308,14 +308,14 @@ fn given_up(set_up: &[&str], netdev: &str, meanwhile: &[&str], (lacks, cure): (&
         assert!(outcome.stderr.contains(lacks), "{outcome}");
         assert!(node.records().is_empty(), "a record was left");
         assert!(node.host.has_link(netdev), "{netdev} is not restored");
-        let told = doctor(&node);
-        assert_eq!(told.matches(lacks).count(), 1, "{told}");
+        let output = doctor(&node);
+        assert_eq!(output.matches(lacks).count(), 1, "{output}");
         for line in cure {
             node.host.ip(line);
         }
         before.assert_restored(&node.host);
-        let told = doctor(&node);
-        assert!(!told.contains(lacks), "it is right again: {told}");
+        let output = doctor(&node);
+        assert!(!output.contains(lacks), "it is right again: {output}");
     }
 }
 

@@ -141,7 +141,7 @@ fn a_change_that_the_kernel_refuses_restores_all_rails() {
         .error(106);
     assert!(
         text.contains("mtu 9000"),
-        "the operation is not told: {text}"
+        "the operation is not reported: {text}"
     );
     node.assert_restored(&before);
 }
@@ -313,13 +313,13 @@ fn an_ipam_plugin_is_not_called_when_nothing_can_be_recorded() {
         .run()
         .error(105);
     let leaked = node.ipam.interfaces("ADD").len() > node.ipam.interfaces("DEL").len();
-    assert!(!leaked, "an address was asked for and not given back");
+    assert!(!leaked, "an address was requested and not given back");
 }
 
 /// `rdma-cni` can no longer lock the node, and undoes the ADD without a lock. Devices that remain in a failed pod do
 /// more harm than a concurrent move of another pod.
 #[test]
-fn an_add_that_cannot_lock_the_node_any_more_is_undone_and_says_so() {
+fn an_add_that_cannot_lock_the_node_any_more_is_undone_and_reports_it() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     let before = Snapshot::of(&node.host);

@@ -178,7 +178,7 @@ fn gc_is_handed_on_to_ipam_with_its_list() {
     let call = calls
         .iter()
         .find(|call| call.command == "GC")
-        .expect("IPAM was asked");
+        .expect("IPAM was called");
     // IPAM identifies the attachment by the name of its rail
     let [runtimes, rails] =
         ["eth0", "rdma0"].map(|name| json!({"containerID": "a", "ifname": name}));
@@ -201,7 +201,7 @@ fn status_is_silent_when_add_could_work() {
 }
 
 #[test]
-fn status_hands_on_what_ipam_says() {
+fn status_hands_on_what_ipam_reports() {
     let node = Node::with_rails(1);
     let mut plugin = node.configuration(&["eth1"]);
     plugin["ipam"] = json!({"type": ipam::NAME});
@@ -225,7 +225,7 @@ fn status_hands_on_what_ipam_says() {
 }
 
 #[test]
-fn status_says_when_nothing_can_be_recorded() {
+fn status_reports_that_nothing_can_be_recorded() {
     let node = Node::with_rails(1);
     let state = Tmpfs::mount(&node.state());
     let list = Conflist::new("1.1.0", vec![node.configuration(&["eth1"])]);
@@ -253,7 +253,7 @@ fn status_says_when_nothing_can_be_recorded() {
 }
 
 #[test]
-fn status_says_when_the_kernel_has_no_rdma_that_is_required() {
+fn status_reports_that_the_kernel_lacks_the_required_rdma() {
     let node = Node::with_rails(1);
     let mut plugin = node.configuration(&["eth1"]);
     plugin["requireRdma"] = true.into();

@@ -31,11 +31,11 @@ fn is_gone(node: &Node, pod: &Netns, rails: &Value) {
         node.host.ip("-d link show dev eth1")
     );
     assert!(pod.has_link("rdma0"), "the pod's own netdev was taken");
-    let told = "eth1 is gone: its pod deleted it";
-    assert!(deleted.stderr.contains(told), "{deleted}");
+    let message = "eth1 is gone: its pod deleted it";
+    assert!(deleted.stderr.contains(message), "{deleted}");
     let note = node.state().join("given-up/eth1.json");
     let note = fs::read_to_string(note).expect("a note that eth1 is gone");
-    assert!(note.contains(told), "{note}");
+    assert!(note.contains(message), "{note}");
     assert!(node.records().is_empty(), "the record stayed");
 }
 
@@ -154,8 +154,8 @@ fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
     }
     let deleted = node.invoke("DEL", "a", pod.path()).input(&rails).run();
     deleted.silent();
-    let told = "removing the pod's netdevs on its rails (4, first upper0)";
-    assert!(deleted.stderr.contains(told), "{deleted}");
+    let message = "removing the pod's netdevs on its rails (4, first upper0)";
+    assert!(deleted.stderr.contains(message), "{deleted}");
     for upper in ["upper0", "upper1", "upper2", "upper3"] {
         assert!(!pod.has_link(upper), "{upper}: {}", pod.ip("link show"));
     }

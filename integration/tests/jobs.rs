@@ -16,26 +16,26 @@ fn run(jobs: &str) -> String {
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .output()
         .expect("bash can be started");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
 #[test]
 fn running_jobs_are_reported_with_their_seconds() {
-    let told = run("job a one '' sleep 3\njob b two '' sleep 3");
-    let lines: Vec<_> = told
+    let output = run("job a one '' sleep 3\njob b two '' sleep 3");
+    let lines: Vec<_> = output
         .lines()
         .filter(|line| line.contains("still running"))
         .collect();
-    assert!(!lines.is_empty(), "{told}");
+    assert!(!lines.is_empty(), "{output}");
     for line in lines {
         let (_, jobs) = line.split_once("still running: ").expect("a line of it");
         for job in jobs.split(", ") {
             let (name, seconds) = job.split_once(' ').expect("a name and seconds");
-            assert!(["one", "two"].contains(&name), "{told}");
+            assert!(["one", "two"].contains(&name), "{output}");
             let seconds: u64 = seconds.trim_end_matches(" s").parse().expect("seconds");
-            assert!((1..10).contains(&seconds), "{told}");
+            assert!((1..10).contains(&seconds), "{output}");
         }
     }
 }
@@ -43,68 +43,72 @@ fn running_jobs_are_reported_with_their_seconds() {
 #[test]
 fn nothing_is_reported_of_short_jobs() {
     // with this interval, the job ends before the first report even on a busy machine
-    let told = run("HEARTBEAT=20\njob a one '' true");
-    assert!(!told.contains("still running"), "{told}");
+    let output = run("HEARTBEAT=20\njob a one '' true");
+    assert!(!output.contains("still running"), "{output}");
 }
 
 /// A line about other jobs is printed between the outputs of two jobs, and never within an output.
 #[test]
 fn the_output_of_a_job_stays_together_and_its_failure_counts() {
-    let told = run(
+    let output = run(
         "talks() { echo first; sleep 2; echo last; false; }\njob a talks '' talks\n\
          job a 'needs it' talks true\njob b other '' sleep 3",
     );
-    assert!(told.contains("--- talks\nfirst\nlast\n"), "{told}");
-    assert!(told.contains(" failed: talks, "), "{told}");
-    assert!(told.contains(" failed: needs it, "), "{told}");
-    assert!(told.contains(" done: other, "), "{told}");
-    assert!(told.ends_with("failed: 2\n"), "{told}");
+    assert!(output.contains("--- talks\nfirst\nlast\n"), "{output}");
+    assert!(output.contains(" failed: talks, "), "{output}");
+    assert!(output.contains(" failed: needs it, "), "{output}");
+    assert!(output.contains(" done: other, "), "{output}");
+    assert!(output.ends_with("failed: 2\n"), "{output}");
 }
 
 /// The script reports all jobs that end at the same time, whichever it waits for first.
 #[test]
 fn jobs_that_end_at_once_are_all_seen() {
-    let told = run("job a one '' sleep 1\njob a two '' sleep 1\njob b three '' sleep 1");
+    let output = run("job a one '' sleep 1\njob a two '' sleep 1\njob b three '' sleep 1");
     for name in ["one", "two", "three"] {
-        assert!(told.contains(&format!(" done: {name}, ")), "{told}");
+        assert!(output.contains(&format!(" done: {name}, ")), "{output}");
     }
 }
 
 /// Without `AT_ONCE`, the lanes a and b would run three jobs at the same time. A job of the lane "idle" does not count.
 #[test]
 fn no_more_jobs_run_at_once_than_the_machine_is_to_do() {
-    let told = run(
+    let output = run(
         "lane idle 1\nAT_ONCE=2\njob idle least '' sleep 1\njob a one '' sleep 1\n\
          job a two '' sleep 1\njob b three '' true",
     );
-    let place = |what: &str| told.find(what).unwrap_or_else(|| panic!("{what}: {told}"));
+    let place = |what: &str| {
+        output
+            .find(what)
+            .unwrap_or_else(|| panic!("{what}: {output}"))
+    };
     let third = place(" started: three");
     for name in ["least", "one", "two"] {
-        assert!(place(&format!(" started: {name}")) < third, "{told}");
+        assert!(place(&format!(" started: {name}")) < third, "{output}");
     }
     let done = ["one", "two"].map(|name| place(&format!(" done: {name}")));
-    assert!(place(" started: two") < done[0], "{told}");
-    assert!(done[0].min(done[1]) < third, "{told}");
+    assert!(place(" started: two") < done[0], "{output}");
+    assert!(done[0].min(done[1]) < third, "{output}");
 }
 
 #[test]
 fn a_job_that_is_killed_has_failed() {
-    let told = run("job a killed '' kill -KILL 0\njob b other '' sleep 3");
-    assert!(told.contains(" failed: killed, "), "{told}");
-    assert!(told.contains(" done: other, "), "{told}");
+    let output = run("job a killed '' kill -KILL 0\njob b other '' sleep 3");
+    assert!(output.contains(" failed: killed, "), "{output}");
+    assert!(output.contains(" done: other, "), "{output}");
 }
 
 /// A reader who sees only the end of a long run learns why it failed: the output of the failed tests, and the last
 /// lines.
 #[test]
 fn a_failed_jobs_reason_is_repeated_at_the_end() {
-    let told = run(
+    let output = run(
         "tests() { printf '%s\\n' 'test one ... ok' failures: '---- two stdout ----' 'it is 3' \
          'test result: FAILED. 1 passed'; seq 30; false; }\njob a tests '' tests\n\
          breaks() { seq 100; echo 'it ended early'; false; }\njob a breaks '' breaks\n\
          job b other '' echo all is well\nrun_jobs\necho END\nprint_failures",
     );
-    let (_, end) = told.split_once("END\n").expect("all of it");
+    let (_, end) = output.split_once("END\n").expect("all of it");
     assert!(
         end.contains("--- tests, failed:\nfailures:\n---- two stdout ----\nit is 3\n"),
         "{end}"
@@ -119,6 +123,6 @@ fn a_failed_jobs_reason_is_repeated_at_the_end() {
 
 #[test]
 fn nothing_is_reported_again_if_nothing_failed() {
-    let told = run("job a one '' true\nrun_jobs\necho END\nprint_failures");
-    assert!(told.ends_with("END\nfailed: 0\n"), "{told}");
+    let output = run("job a one '' true\nrun_jobs\necho END\nprint_failures");
+    assert!(output.ends_with("END\nfailed: 0\n"), "{output}");
 }

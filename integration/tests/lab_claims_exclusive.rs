@@ -34,8 +34,8 @@ const ROOT: &str = "resource.kubernetes.io/pcieRoot";
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 fn release(cluster: &Cluster<Lab>) -> u32 {
-    let told = cluster.get("/version");
-    let minor = told["minor"].as_str().expect("a text");
+    let version = cluster.get("/version");
+    let minor = version["minor"].as_str().expect("a text");
     minor.trim_end_matches('+').parse().expect("a number")
 }
 
@@ -82,8 +82,8 @@ fn all_own(pod: &Pod) -> Vec<String> {
     nodes.sort();
     assert_eq!(nodes, expected);
     for device in &devices {
-        let said = pod.main().sh(&format!("ibv_devinfo -d {device}"));
-        assert!(said.contains("PORT_ACTIVE"), "{said}");
+        let output = pod.main().sh(&format!("ibv_devinfo -d {device}"));
+        assert!(output.contains("PORT_ACTIVE"), "{output}");
     }
     devices
 }
@@ -142,14 +142,14 @@ fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
     cluster.types(&format!(
         "kubectl apply --server-side -f - <<'EOF'\n{manifest}\nEOF"
     ));
-    let mut said = String::new();
-    cluster.until("the daemon says what it cannot have", |it| {
+    let mut log = String::new();
+    cluster.until("the daemon reports what it cannot have", |it| {
         let line = "kubectl -n kube-system logs ds/ack-rdma-dp-ds";
-        said = String::from_utf8_lossy(&it.tries(line).stdout).into_owned();
-        said.contains("drops the field allowMultipleAllocations")
+        log = String::from_utf8_lossy(&it.tries(line).stdout).into_owned();
+        log.contains("drops the field allowMultipleAllocations")
     });
     cluster.until("its slices are taken back", |it| of_slices(it).0.is_empty());
-    let line = said.lines().find(|it| it.contains("drops the field"));
+    let line = log.lines().find(|it| it.contains("drops the field"));
     cluster.report(line.expect("a line"));
     remove(cluster, SHARED);
 }

@@ -205,13 +205,14 @@ fn a_node_goes_from_dranet_to_our_claims_and_back() {
     let (netdev, pci) = (VIRTUAL_NETDEVS[USED], VIRTUAL_FUNCTIONS[USED]);
 
     dranet(&cluster, &page.name);
-    let mut told = None;
+    let mut published = None;
     cluster.until("dranet publishes the function", |it| {
-        told = device(&slices_of(it, DRANET), "dra.net/pciAddress", pci);
-        (told.as_ref()).is_some_and(|it| it["attributes"]["dra.net/ifName"]["string"] == netdev)
+        published = device(&slices_of(it, DRANET), "dra.net/pciAddress", pci);
+        (published.as_ref())
+            .is_some_and(|it| it["attributes"]["dra.net/ifName"]["string"] == netdev)
     });
-    let told = told.expect("a device");
-    eprintln!("dranet: {told:#}");
+    let published = published.expect("a device");
+    eprintln!("dranet: {published:#}");
     let files = Files::below(&PLACES);
     claim(&cluster, &theirs());
     job(&cluster);
@@ -238,11 +239,11 @@ fn a_node_goes_from_dranet_to_our_claims_and_back() {
     let mine = mine.expect("a device");
     eprintln!("ours: {mine:#}");
     for (there, here) in EQUAL {
-        let (there, here) = (&told["attributes"][there], &mine["attributes"][here]);
+        let (there, here) = (&published["attributes"][there], &mine["attributes"][here]);
         assert!(there.is_object() && there == here, "{there} {here}");
     }
     for (there, value, here, ours) in DIFFERENT {
-        assert_eq!(told["attributes"][there], json!({"string": value}));
+        assert_eq!(published["attributes"][there], json!({"string": value}));
         assert_eq!(mine["attributes"][here], json!({"string": ours}));
     }
     let before = Snapshot::of(&host);

@@ -100,7 +100,7 @@ fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
         // a container cannot set the sysctl, as the page says
         assert_eq!(cluster.nics.nics.filter(nic), "1");
     }
-    cluster.report("the NICs have what the metadata service says");
+    cluster.report("the NICs have what the metadata service reports");
 
     let names = ["a", "b"];
     for name in names {
@@ -110,13 +110,13 @@ fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
         let pod = cluster.pod(name);
         let device = device_of(&pod, &devices);
         // Debian's user-space provider opens the device by this file
-        let said = pod.main().sh(&format!("ibv_devinfo -d {device}"));
-        assert!(said.contains("PORT_ACTIVE"), "{said}");
-        assert!(said.contains("iWARP"), "{said}");
+        let output = pod.main().sh(&format!("ibv_devinfo -d {device}"));
+        assert!(output.contains("PORT_ACTIVE"), "{output}");
+        assert!(output.contains("iWARP"), "{output}");
         let others = devices.iter().filter(|it| **it != device);
         for other in others {
             let ran = pod.main().try_sh(&format!("ibv_devinfo -d {other}"));
-            assert_ne!(ran.code, 0, "{}", ran.said);
+            assert_ne!(ran.code, 0, "{}", ran.output);
         }
     }
     cluster.report("each pod has one NIC's device");

@@ -56,12 +56,12 @@ fn pod(name: &str, line: &str, user: u32, limits: &Value) -> Value {
 #[track_caller]
 fn cgroup_of(cluster: &Cluster, pod: &Pod) -> PathBuf {
     let id = &pod.main().id;
-    let told = cluster.runtime.cri().container(id).expect("it is known");
-    let path = format!("/proc/{}/cgroup", told["pid"]);
+    let status = cluster.runtime.cri().container(id).expect("it is known");
+    let path = format!("/proc/{}/cgroup", status["pid"]);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let cgroup = text.trim().strip_prefix("0::/").expect("version 2");
-    let told = cluster.get(&format!("{PODS}/{}", pod.name));
-    let uid = told["metadata"]["uid"].as_str().expect("an id");
+    let pod_object = cluster.get(&format!("{PODS}/{}", pod.name));
+    let uid = pod_object["metadata"]["uid"].as_str().expect("an id");
     let (above, container) = if has_systemd() {
         let slice = format!("kubepods-besteffort-pod{}.slice", uid.replace('-', "_"));
         let above = format!("kubepods.slice/kubepods-besteffort.slice/{slice}");
@@ -116,7 +116,7 @@ fn serve(pod: &Pod, cgroup: &Path, rail: usize, port: u16, objects: usize) {
 #[track_caller]
 fn is_refused_a_queue_pair(pod: &Pod) {
     let ran = pod.main().try_sh(&pingpong(0, 4));
-    assert_eq!((ran.code, ran.said.trim()), (1, "Couldn't create QP"));
+    assert_eq!((ran.code, ran.output.trim()), (1, "Couldn't create QP"));
 }
 
 /// The daemon's metric for the pod and the device of the first rail.
@@ -232,12 +232,12 @@ fn gets_the_controller_again(cluster: &mut Cluster, limited: &Path) {
     // the new controller's counter starts at zero
     let current = controlled(limited, "rdma.current", 0);
     assert_eq!(current.as_deref(), Some("hca_handle=0 hca_object=0"));
-    let said = cluster.types(
+    let log = cluster.types(
         "kubectl -n kube-system logs --tail=-1 -l app.kubernetes.io/name=rdma-device-plugin",
     );
     assert!(
-        said.contains("disabled the controller rdma for the pod"),
-        "{said}"
+        log.contains("disabled the controller rdma for the pod"),
+        "{log}"
     );
     cluster.report(&format!(
         "the controller was taken, and back after {took:?}"
@@ -287,8 +287,8 @@ fn limits_of_pods_outlast_the_nodes_programs_and_end_with_the_pods() {
     serve(&full, &limited, 1, 3, 4);
     is_refused_a_queue_pair(&full);
     serve(&beside, &other, 0, 1, 4);
-    let said = beside.main().sh(&format!("{} 127.0.0.1", pingpong(0, 1)));
-    assert!(said.contains("1000 iters in"), "{said}");
+    let output = beside.main().sh(&format!("{} 127.0.0.1", pingpong(0, 1)));
+    assert!(output.contains("1000 iters in"), "{output}");
     assert_eq!(metric_of("rdma_pod_objects", "full"), Some(8.0));
     assert_eq!(metric_of("rdma_pod_objects_limit", "full"), Some(11.0));
     cluster.report("a pod is at its limit, and another one goes on");

@@ -121,7 +121,7 @@ impl Running<'_> {
 
     /// Waits until the log has reported the addresses of both NICs, and until both NICs have their configuration.
     #[track_caller]
-    fn told(&self) {
+    fn wait_for_report(&self) {
         for (rail, nic) in NICS.into_iter().enumerate() {
             let ip = ADDRESSES[rail];
             self.daemon().wait_for_log(&format!(
@@ -140,13 +140,13 @@ impl Running<'_> {
 }
 
 #[test]
-fn bare_nics_get_what_the_cloud_says_and_release_takes_it_back() {
+fn bare_nics_get_what_the_cloud_reports_and_release_takes_it_back() {
     bare_nics_are_brought_up_and_released(Driver::Kernel);
 }
 
 #[test]
 #[ignore = "scripts/test --full: without a parent it is every run's"]
-fn bare_nics_with_a_parent_get_what_the_cloud_says_and_release_takes_it_back() {
+fn bare_nics_with_a_parent_get_what_the_cloud_reports_and_release_takes_it_back() {
     bare_nics_are_brought_up_and_released(Driver::WithParent);
 }
 
@@ -155,14 +155,14 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     let scene = Scene::with(driver);
     let before = Snapshot::of(&scene.nics.host);
     let running = scene.start(&scene.nics.service.base());
-    running.told();
+    running.wait_for_report();
     let requests = scene.nics.service.requests();
     let count = requests.len();
     assert_eq!(requests[0], "PUT /latest/api/token");
     // the daemon repeats a request whose answer is late
-    let mut asked = requests.clone();
-    asked.dedup();
-    assert_eq!(asked.len(), 8, "{requests:?}");
+    let mut distinct = requests.clone();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 8, "{requests:?}");
     let configured = Snapshot::of(&scene.nics.host);
 
     // a flap: routes are lost, and return with their metrics
@@ -187,7 +187,7 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
 
     // a second run, in which the service does not respond
     let again = scene.start("http://127.0.0.1:9");
-    again.told();
+    again.wait_for_report();
     configured.assert_restored(&scene.nics.host);
     again.end();
 
@@ -202,25 +202,25 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     before.assert_restored(&scene.nics.host);
 }
 
-/// While the service misbehaves, the daemon logs `told` and changes nothing. The daemon brings the NICs up when the
+/// While the service misbehaves, the daemon logs `expected` and changes nothing. The daemon brings the NICs up when the
 /// service behaves again.
-fn comes_round(misbehave: impl FnOnce(&MetadataService), told: &str) {
+fn comes_round(misbehave: impl FnOnce(&MetadataService), expected: &str) {
     let scene = Scene::new();
     let before = Snapshot::of(&scene.nics.host);
     misbehave(&scene.nics.service);
     let running = scene.start(&scene.nics.service.base());
     let waits = format!("{}: not ready yet", scene.erdma.rdma(0));
     let line = running.daemon().line(&waits);
-    assert!(line.contains(told), "{line}");
+    assert!(line.contains(expected), "{line}");
     before.assert_restored(&scene.nics.host);
     scene.nics.service.behave(|behaviour| {
         behaviour.status = None;
         behaviour.delay = Duration::ZERO;
         behaviour.raw.clear();
     });
-    running.told();
-    let said = running.daemon().count(&format!("{waits}: the metadata"));
-    assert_eq!(said, 1, "the message is logged once");
+    running.wait_for_report();
+    let count = running.daemon().count(&format!("{waits}: the metadata"));
+    assert_eq!(count, 1, "the message is logged once");
     running.end();
     assert!(scene.release().status.success());
     before.assert_restored(&scene.nics.host);
@@ -258,7 +258,7 @@ fn a_service_that_is_not_there_keeps_nothing_else_from_working() {
     let scene = Scene::new();
     let before = Snapshot::of(&scene.nics.host);
     let hole = BlackHole::new();
-    for (base, told) in [
+    for (base, reason) in [
         (hole.base(), "no connection within 1s"),
         ("http://127.0.0.1:9".to_owned(), "refused"),
     ] {
@@ -266,7 +266,7 @@ fn a_service_that_is_not_there_keeps_nothing_else_from_working() {
         let line = running
             .daemon()
             .line(&format!("{}: not ready yet", scene.erdma.rdma(1)));
-        assert!(line.contains(told), "{line}");
+        assert!(line.contains(reason), "{line}");
         let kubelet = &running.node.kubelet;
         kubelet.wait_for("aliyun/erdma", "ids of both NICs", |it| {
             it.devices.len() == 400
@@ -361,12 +361,12 @@ fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
     is_bare();
     let address = |verb: &str| format!("address {verb} 10.0.0.77/24 dev {}", NICS[0]);
     scene.nics.host.ip(&address("add"));
-    let told = format!(
+    let message = format!(
         "{}: left alone: {} has 10.0.0.77/24 already",
         scene.erdma.rdma(0),
         NICS[0]
     );
-    running.daemon().wait_for_log(&told);
+    running.daemon().wait_for_log(&message);
     scene.nics.host.ip(&address("del"));
     running.end();
     is_bare();
@@ -377,7 +377,7 @@ fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
 fn a_nic_whose_drivers_are_bound_anew_gets_it_all_again() {
     let scene = Scene::new();
     let running = scene.start(&scene.nics.service.base());
-    running.told();
+    running.wait_for_report();
     let configured = Snapshot::of(&scene.nics.host);
     let driver = |name: &str, file: &str, function: &str| {
         let path: PathBuf = ["/sys/bus/pci/drivers", name, file].iter().collect();

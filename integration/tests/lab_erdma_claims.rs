@@ -171,11 +171,11 @@ fn doctor_pod_explains_an_index_of_an_iwarp_device() {
         rdma_device_plugin().display(),
         state.display()
     );
-    let told = scene.erdma.node.host.run(&line);
-    println!("{told}");
-    assert!(told.contains(&format!("{rdma} port 1")), "{told}");
-    assert!(told.contains("iWARP"), "{told}");
-    assert!(!told.contains("RoCE"), "{told}");
+    let output = scene.erdma.node.host.run(&line);
+    println!("{output}");
+    assert!(output.contains(&format!("{rdma} port 1")), "{output}");
+    assert!(output.contains("iWARP"), "{output}");
+    assert!(!output.contains("RoCE"), "{output}");
     let deleted = scene.runtime().del(&list, &attachment(&pod));
     deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
     let addresses = scene.erdma.node.host.addresses(NICS[0]);

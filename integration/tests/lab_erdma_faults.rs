@@ -73,16 +73,16 @@ fn a_message_arrives_as_late_as_the_fabric_delays_it() {
     with_pods(|server, client| {
         let mut fabric = ErdmaFabric::new();
         fabric.order("delay all 20");
-        let said = traffic::by_connection_manager("ib_send_lat", server, client);
+        let output = traffic::by_connection_manager("ib_send_lat", server, client);
         // bytes, iterations, the shortest time in microseconds
-        let mut rows = said.lines().map(str::split_whitespace);
+        let mut rows = output.lines().map(str::split_whitespace);
         let row = rows.find_map(|mut row| (row.next() == Some("4096")).then(|| row.nth(1)));
         let shortest: f64 = row
             .flatten()
             .and_then(|it| it.parse().ok())
-            .unwrap_or_else(|| panic!("{said}"));
+            .unwrap_or_else(|| panic!("{output}"));
         println!("the shortest time is {shortest} us");
-        assert!(shortest >= 20_000.0, "{said}");
+        assert!(shortest >= 20_000.0, "{output}");
     });
 }
 

@@ -32,7 +32,7 @@ fn has_ids(node: &Node, nics: usize) {
 }
 
 #[track_caller]
-fn is_told_unbound(daemon: &Daemon) {
+fn is_reported_unbound(daemon: &Daemon) {
     let function = FUNCTIONS[0];
     daemon.wait_for_log(&format!(
         "the eRDMA driver is not bound to {function}: the driver's probe waits"
@@ -54,7 +54,7 @@ fn the_daemon_binds_a_function_whose_netdev_returns() {
     let pod = erdma.load_with_a_netdev_away();
     let node = Node::start(CONFIGURATION);
     has_ids(&node, 1);
-    is_told_unbound(&node.daemon);
+    is_reported_unbound(&node.daemon);
     assert!(!is_bound(FUNCTIONS[0]));
     let plugin = json!({"type": "rdma-cni", "devices": [{"driver": "erdma"}]});
     let (_, found) = doctor(&erdma.host, &[plugin], &[]);
@@ -85,7 +85,7 @@ fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwh
         pod.ip("link set dev rdma0 address 52:54:00:ee:00:77");
         scene.erdma.unload();
         scene.erdma.load();
-        is_told_unbound(&node.daemon);
+        is_reported_unbound(&node.daemon);
         scene.node.del(&configuration, "c", &pod);
         scene.erdma.are_home();
         scene.node.assert_restored(&before);
@@ -115,7 +115,7 @@ fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
     // no log line shows the end of the observation after the last report
     thread::sleep(Duration::from_secs(3));
     scene.erdma.load();
-    is_told_unbound(&node.daemon);
+    is_reported_unbound(&node.daemon);
     for (nic, pod) in pods.iter().enumerate() {
         scene
             .node
@@ -144,7 +144,7 @@ fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
     second.ip("link set dev rdma0 address 52:54:00:ee:00:77");
     scene.erdma.unload();
     scene.erdma.load();
-    is_told_unbound(&node.daemon);
+    is_reported_unbound(&node.daemon);
     second.die();
     wait::until("the netdev is on the host with the pod's MAC", || {
         scene
@@ -235,9 +235,12 @@ fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
         ),
         ("umount /sys/kernel/debug", "devices_deferred"),
     ] {
-        let told = checked(change);
-        assert!(told.contains(words) && told.contains(&bind), "{told}");
-        assert!(!told.contains("the daemon binds the driver when"), "{told}");
+        let output = checked(change);
+        assert!(output.contains(words) && output.contains(&bind), "{output}");
+        assert!(
+            !output.contains("the daemon binds the driver when"),
+            "{output}"
+        );
     }
     drop(pod);
     wait::until("the netdev is back", || erdma.host.has_link(NICS[0]));
@@ -325,7 +328,7 @@ fn health_follows_the_carrier_and_metrics_have_the_drivers_counters() {
         let mode = [("which", "loaded"), ("mode", "default")];
         assert_eq!(node.metric("rdma_erdma_driver_mode", &mode), Some(1.0));
 
-        let mut is_told = |up: bool| {
+        let mut is_reported = |up: bool| {
             let ids = if up { 400 } else { 200 };
             qemu.set_link(1, up);
             let carrier = format!("/sys/class/net/{}/carrier", NICS[1]);
@@ -336,8 +339,8 @@ fn health_follows_the_carrier_and_metrics_have_the_drivers_counters() {
                 it.is_some_and(|it| it.healthy().len() == ids)
             })
         };
-        assert!(is_told(false), "{driver:?}: down");
-        assert!(is_told(true), "{driver:?}: up");
+        assert!(is_reported(false), "{driver:?}: down");
+        assert!(is_reported(true), "{driver:?}: up");
     }
 }
 
@@ -366,7 +369,7 @@ fn the_daemon_loads_the_driver_and_reports_that_it_has_one_mode() {
     let line = node.daemon.line("the eRDMA driver has no mode compat");
     assert!(line.contains("no parameter compat_mode"), "{line}");
     let problem = [("problem", "one_mode")];
-    wait::until("the metric says so", || {
+    wait::until("the metric reports it", || {
         node.metric("rdma_erdma_driver_problem", &problem) == Some(1.0)
     });
     assert_eq!(

@@ -65,7 +65,7 @@ fn is_found_again(scene: &ErdmaNode) {
 }
 
 #[track_caller]
-fn asked(host: &Netns, arguments: &[&str]) -> String {
+fn output_of(host: &Netns, arguments: &[&str]) -> String {
     let program = rdma_device_plugin();
     let mut command = host.command("timeout");
     command
@@ -134,11 +134,11 @@ fn other_nics_and_the_daemon_go_on_while_a_free_nic_is_removed() {
     .expect("written");
     let file = file.to_string_lossy().into_owned();
     let table = wait::for_no_longer(SOON, "--check-config", || {
-        asked(&scene.node.host, &["--config", &file, "--check-config"])
+        output_of(&scene.node.host, &["--config", &file, "--check-config"])
     });
     println!("{table}");
     assert!(table.contains(NICS[1]), "{table}");
-    let found = wait::for_no_longer(SOON, "doctor", || asked(&scene.node.host, &["doctor"]));
+    let found = wait::for_no_longer(SOON, "doctor", || output_of(&scene.node.host, &["doctor"]));
     println!("{found}");
     assert!(found.contains(NICS[1]), "{found}");
     assert!(removal.is_pending(), "all this was meanwhile");

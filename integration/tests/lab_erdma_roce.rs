@@ -57,7 +57,7 @@ fn pods_write_by_gids_of_their_addresses() {
                 gid.unwrap_or_else(|| panic!("{driver:?}: no GID of {}", ADDRESSES[nic]));
             assert_eq!(kind, "RoCE v2");
 
-            let told = node.host.run(&format!(
+            let output = node.host.run(&format!(
                 "{} doctor pod {name} --gid-index {index} --state-dir {}",
                 rdma_device_plugin().display(),
                 node.state().display()
@@ -69,7 +69,7 @@ fn pods_write_by_gids_of_their_addresses() {
                     "NCCL_IB_ADDR_FAMILY=AF_INET without NCCL_IB_GID_INDEX: index {index}: {right}"
                 ),
             ] {
-                assert!(told.contains(&line), "{driver:?}: {told}");
+                assert!(output.contains(&line), "{driver:?}: {output}");
             }
         }
         let [server, client] = [0, 1].map(|it: usize| End {

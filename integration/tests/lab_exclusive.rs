@@ -172,7 +172,7 @@ fn an_rdma_device_that_its_pod_renamed_comes_home_under_its_name() {
 #[test]
 fn the_doctor_reports_pods_devices_and_what_a_dead_pod_left() {
     let scene = TwoPods::new();
-    let told = |options: &[&str], code: i32, expected: &[&str]| {
+    let report = |options: &[&str], code: i32, expected: &[&str]| {
         let (ended, lines) = doctor(&scene.lab.host, &[scene.lab.configuration(0)], options);
         assert_eq!(ended, code, "{lines}");
         for expected in expected {
@@ -186,9 +186,9 @@ fn the_doctor_reports_pods_devices_and_what_a_dead_pod_left() {
     let rails = scene.lab.rails(0).map(|function| function.netdev.as_str());
     let moves = format!("ADD moves {}, {}", rails[0], rails[1]);
     let mode = "the RDMA subsystem is in exclusive mode";
-    told(&[], 0, &[&moves, mode, "4 active"]);
+    report(&[], 0, &[&moves, mode, "4 active"]);
     scene.add();
-    let lines = told(&[], 0, &["2 attachments with 4 rails"]);
+    let lines = report(&[], 0, &["2 attachments with 4 rails"]);
     assert!(!lines.contains("ADD moves"), "they are in use: {lines}");
     assert!(!lines.contains("no RDMA device"), "pods have them: {lines}");
     scene.pods[0].die();
@@ -199,9 +199,9 @@ fn the_doctor_reports_pods_devices_and_what_a_dead_pod_left() {
         "its pod is gone without a DEL; {} is called rdma0",
         rails[0]
     );
-    told(&["--strict"], 1, &[&left, "1 attachment with 2 rails"]);
+    report(&["--strict"], 1, &[&left, "1 attachment with 2 rails"]);
     scene.del();
-    let lines = told(&[], 0, &[&moves]);
+    let lines = report(&[], 0, &[&moves]);
     assert!(!lines.contains("attachment"), "{lines}");
     scene.before.assert_restored(&scene.lab.host);
 }

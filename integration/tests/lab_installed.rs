@@ -56,8 +56,8 @@ fn import_earlier(runtime: &ContainerRuntime) -> &'static str {
 #[track_caller]
 fn done(command: &mut Command) {
     let output = command.output().expect("run");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
 }
 
 /// Asserts that the daemon has exactly the capabilities of the manifest, and that they suffice here.
@@ -78,12 +78,12 @@ fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
     assert_eq!(runtime["root"]["readonly"], true, "{runtime:#}");
     let limit = &runtime["linux"]["resources"]["memory"]["limit"];
     assert_eq!(*limit, 64 << 20, "{runtime:#}");
-    let said = daemon.said();
+    let log = daemon.output();
     for words in ["does not exist (or is not mounted)", "cannot be written: "] {
-        assert!(!said.contains(words), "{said}");
+        assert!(!log.contains(words), "{log}");
     }
     // the daemon misses only a right for exclusive mode
-    let missing: Vec<&str> = said
+    let missing: Vec<&str> = log
         .lines()
         .filter(|it| it.contains("is missing: "))
         .collect();
@@ -95,7 +95,7 @@ fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
 
 /// Both NICs lose their carrier, and get it back.
 #[track_caller]
-fn health_is_told_at_once(node: &InstalledNode) {
+fn health_is_reported_at_once(node: &InstalledNode) {
     for (state, healthy) in [("down", 0), ("up", IDS)] {
         for (rail, nic) in NICS.into_iter().enumerate() {
             node.nics.host.ip(&format!("link set dev {nic} {state}"));
@@ -104,10 +104,10 @@ fn health_is_told_at_once(node: &InstalledNode) {
                 fs::read_to_string(&carrier).is_ok_and(|it| (it.trim() == "1") == (healthy > 0))
             });
         }
-        let told = node.kubelet.within(REPORT_LIMIT, HCA, |it| {
+        let is_reported = node.kubelet.within(REPORT_LIMIT, HCA, |it| {
             it.is_some_and(|it| it.healthy().len() == healthy)
         });
-        assert!(told, "{state}: not told within {REPORT_LIMIT:?}");
+        assert!(is_reported, "{state}: not reported within {REPORT_LIMIT:?}");
     }
 }
 
@@ -136,18 +136,18 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let network = Snapshot::of(&node.nics.host);
     let manifest = manifest(&node);
 
-    let (daemon, said) = node.daemon(&manifest.with_our_image(earlier), "earlier");
+    let (daemon, log) = node.daemon(&manifest.with_our_image(earlier), "earlier");
     assert!(
-        said.contains("the runtime calls rdma-cni for network pods"),
-        "{said}"
+        log.contains("the runtime calls rdma-cni for network pods"),
+        "{log}"
     );
-    let mut told = (false, String::new());
+    let mut liveness = (false, String::new());
     // like kubelet, the test repeats a failed liveness probe
     wait::within(wait::TIMEOUT, || {
-        told = daemon.lives();
-        told.0
+        liveness = daemon.lives();
+        liveness.0
     });
-    assert!(told.0, "{}", told.1);
+    assert!(liveness.0, "{}", liveness.1);
     node.kubelet
         .wait_for(HCA, "its ids", |it| it.healthy().len() == IDS);
     has_the_rights_of_its_manifest(&daemon);
@@ -159,9 +159,9 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
 
     // this version replaces the earlier version while the pod runs
     daemon.remove();
-    let (daemon, said) = node.daemon(&manifest, "later");
+    let (daemon, log) = node.daemon(&manifest, "later");
     let replaced = "\"/opt/cni/bin/rdma-cni\": replaced by this version";
-    assert!(said.contains(replaced), "{said}");
+    assert!(log.contains(replaced), "{log}");
     let installed = fs::read("/opt/cni/bin/rdma-cni").expect("installed");
     let built = fs::read(root().join("dist/rdma-cni")).expect("built");
     assert!(installed == built, "it is another rdma-cni");
@@ -173,7 +173,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let client = node.pod("client");
     has_all_rails(&client);
     rping_on_all_rails([&server, &client]);
-    health_is_told_at_once(&node);
+    health_is_reported_at_once(&node);
 
     // uninstall waits while pods have devices
     daemon.remove();
@@ -181,7 +181,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let (uninstall, _) = node.daemon_pod(&uninstall, "uninstall");
     let waits = uninstall.wait_for_log("trying again every");
     waits.expect("it waits below running pods");
-    let why = uninstall.said();
+    let why = uninstall.output();
     for pod in ["default/server", "default/client"] {
         assert!(why.contains(pod), "{why}");
     }
@@ -292,7 +292,7 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
         .collect();
     assert!(
         without.is_empty(),
-        "started without their rails, and nobody said so: {without:?} of {}",
+        "started without their rails, and nobody reported it: {without:?} of {}",
         started.len()
     );
     // most pods start between two writes; a program that refuses all pods must not pass

@@ -127,16 +127,16 @@ impl Drop for Wire {
 
 /// The machine's own connection manager answers on the other NIC. Later this NIC drops UDP port 4791.
 #[test]
-fn a_rail_pings_another_one_and_tells_that_rdma_alone_is_dropped() {
+fn a_rail_pings_another_one_and_reports_that_rdma_alone_is_dropped() {
     let Wire(lab) = &Wire::new();
     let to = ipv4(0, 1);
-    let mut told = (1, Value::Null);
+    let mut result = (1, Value::Null);
     wait::until("the rail answers", || {
-        told = pinged(&lab.host, &to, "3");
-        told.0 == 0
+        result = pinged(&lab.host, &to, "3");
+        result.0 == 0
     });
-    assert_eq!(told.1["answered"], 2, "{}", told.1);
-    assert_eq!(told.1["from"]["device"], format!("r_{}", NICS[0]));
+    assert_eq!(result.1["answered"], 2, "{}", result.1);
+    assert_eq!(result.1["from"]["device"], format!("r_{}", NICS[0]));
 
     let dropped = format!("pref 100 ipproto udp dport 4791 iif {} blackhole", NICS[1]);
     lab.host.ip(&format!("rule add {dropped}"));

@@ -219,9 +219,9 @@ fn a_path_that_would_lead_to_another_device_fails_the_pod() {
     assert!(text.contains("uverbs1") && text.contains("cdi"), "{text}");
     before.assert_restored(&scene.lab.host);
     // kubelet's check before the start of the container sees the new number, too
-    let told = scene.node.kubelet.before_start(VF, &given.ids);
-    let told = told.expect_err("a wrong device would be given");
-    assert!(told.message().contains("uverbs1"), "{told:?}");
+    let response = scene.node.kubelet.before_start(VF, &given.ids);
+    let error = response.expect_err("a wrong device would be given");
+    assert!(error.message().contains("uverbs1"), "{error:?}");
 }
 
 #[test]
@@ -292,10 +292,10 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
             .iter()
             .any(|link| link["operstate"] == "DOWN")
     });
-    let told = kubelet.within(REPORT_LIMIT, VF, |it| {
+    let is_reported = kubelet.within(REPORT_LIMIT, VF, |it| {
         it.is_some_and(|it| !it.healthy().contains(id))
     });
-    assert!(told, "{:?}", kubelet.resource(VF));
+    assert!(is_reported, "{:?}", kubelet.resource(VF));
     scene.lab.host.ip(&format!("link set dev {nic} up"));
     wait::until("the function has its carrier again", || {
         netns
@@ -303,10 +303,10 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
             .iter()
             .any(|link| link["operstate"] == "UP")
     });
-    let told = kubelet.within(REPORT_LIMIT, VF, |it| {
+    let is_reported = kubelet.within(REPORT_LIMIT, VF, |it| {
         it.is_some_and(|it| it.healthy().contains(id))
     });
-    assert!(told, "{:?}", kubelet.resource(VF));
+    assert!(is_reported, "{:?}", kubelet.resource(VF));
     // igb reports no hardware address of a virtual function while the function is reset. The reset has ended when the
     // function has carrier
     wait::until("the NIC's other function has its carrier, too", || {

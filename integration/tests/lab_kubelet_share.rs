@@ -62,16 +62,16 @@ fn a_rail_that_goes_down_is_reported_within_a_second_and_its_return_within_anoth
     wait::until("the bond has lost its carrier", || {
         fs::read_to_string("/sys/class/net/bond0/carrier").is_ok_and(|it| it.trim() == "0")
     });
-    let told = kubelet.within(REPORT_LIMIT, "rdma/hca", |it| {
+    let is_reported = kubelet.within(REPORT_LIMIT, "rdma/hca", |it| {
         it.is_some_and(|it| it.healthy().len() == 50)
     });
-    assert!(told, "{} healthy", scene.healthy());
+    assert!(is_reported, "{} healthy", scene.healthy());
     scene.nics.host.ip(&format!("link set dev {} up", NICS[0]));
     wait::until("the bond has its carrier again", || {
         fs::read_to_string("/sys/class/net/bond0/carrier").is_ok_and(|it| it.trim() == "1")
     });
-    let told = kubelet.within(REPORT_LIMIT, "rdma/hca", |it| {
+    let is_reported = kubelet.within(REPORT_LIMIT, "rdma/hca", |it| {
         it.is_some_and(|it| it.healthy().len() == 100)
     });
-    assert!(told, "{} healthy", scene.healthy());
+    assert!(is_reported, "{} healthy", scene.healthy());
 }

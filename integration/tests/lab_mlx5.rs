@@ -116,8 +116,8 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         format!("ping -c 3 -i 0.2 -W 20 {}", ADDRESSES[0]),
         format!("ping -c 3 -i 0.2 -W 20 -s 4000 {}", ADDRESSES[0]),
     ] {
-        let said = pods[1].run(&line);
-        assert!(said.contains("3 received"), "{said}");
+        let output = pods[1].run(&line);
+        assert!(output.contains("3 received"), "{output}");
     }
     let [server, client] = [0, 1].map(|it: usize| End {
         pod: &pods[it],

@@ -43,8 +43,8 @@ fn addressed(card: &Mlx5Card) -> Node {
 /// Sends three echo requests. Asserts that the peer answers all of them.
 #[track_caller]
 fn ping(from: &Netns, options: &str, address: &str) {
-    let said = from.run(&format!("ping -c 3 -i 0.2 -W 5 {options} {address}"));
-    assert!(said.contains("3 received"), "{said}");
+    let output = from.run(&format!("ping -c 3 -i 0.2 -W 5 {options} {address}"));
+    assert!(output.contains("3 received"), "{output}");
 }
 
 /// Pings the rail at `address` by `rdma-device-plugin ping`: the kernel requests the path from the subnet
@@ -175,8 +175,8 @@ fn pods_share_ports_by_children_in_a_partition() {
     other["pkey"] = "0x8002".into();
     let refused = node.pod("other");
     let add = node.invoke("ADD", "c9", refused.path()).input(&other);
-    let said = add.run().error(7);
-    assert!(said.contains("0x8001"), "{said}");
+    let message = add.run().error(7);
+    assert!(message.contains("0x8001"), "{message}");
     for it in 0..2 {
         node.del(&configurations[it], &format!("c{it}"), &pods[it]);
     }

@@ -28,13 +28,13 @@ fn gid_index(result: &Value) -> u64 {
 /// Asserts that `peer` answers `rdma-device-plugin ping` from `pod`.
 #[track_caller]
 fn ping(pod: &Netns, peer: &str, rdma: &str) {
-    let mut told = (1, Value::Null);
+    let mut result = (1, Value::Null);
     // the driver of either machine may have just made its device again
     wait::within(wait::TIMEOUT, || {
-        told = pinged(pod, peer, "10");
-        told.0 == 0
+        result = pinged(pod, peer, "10");
+        result.0 == 0
     });
-    let (code, pair) = told;
+    let (code, pair) = result;
     assert_eq!((code, &pair["answered"]), (0, &2.into()), "{pair}");
     assert_eq!(pair["from"]["device"], rdma, "{pair}");
 }

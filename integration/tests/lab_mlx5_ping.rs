@@ -11,7 +11,7 @@ use serde_json::Value;
 
 #[test]
 #[ignore = "scripts/test --full: lab_ping shows all by soft-RoCE"]
-fn pods_ping_each_other_and_tell_a_peer_without_its_link() {
+fn pods_ping_each_other_and_report_a_peer_without_its_link() {
     let card = Mlx5Card::new("exclusive");
     let node = card.node();
     let pods = ["one", "two"].map(|label| node.pod(label));
@@ -21,13 +21,13 @@ fn pods_ping_each_other_and_tell_a_peer_without_its_link() {
         card.has_state(&pods[function], RDMA[function], "ACTIVE");
     }
     for (own, other) in [(0, 1), (1, 0)] {
-        let mut told = (1, Value::Null);
+        let mut result = (1, Value::Null);
         // the driver has just made both devices again
         wait::within(wait::TIMEOUT, || {
-            told = pinged(&pods[own], ADDRESSES[other], "10");
-            told.0 == 0
+            result = pinged(&pods[own], ADDRESSES[other], "10");
+            result.0 == 0
         });
-        let (code, pair) = told;
+        let (code, pair) = result;
         assert_eq!((code, &pair["answered"]), (0, &2.into()), "{pair}");
         assert_eq!(pair["from"]["device"], RDMA[own], "{pair}");
     }

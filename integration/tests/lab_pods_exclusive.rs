@@ -54,10 +54,10 @@ fn end(node: &ExclusiveNode, pods: impl IntoIterator<Item = Pod>) {
 fn cannot_open(container: &Container, function: &Function) {
     let (name, major, minor) = uverbs(&function.rdma);
     let tried = container.try_sh(&format!("ibv_devinfo -d {}", function.rdma));
-    assert_ne!(tried.code, 0, "{}", tried.said);
+    assert_ne!(tried.code, 0, "{}", tried.output);
     container.sh(&format!("mknod /tmp/{name} c {major} {minor}"));
     let tried = container.try_sh(&format!("cat </tmp/{name}"));
-    assert!(tried.said.contains("not permitted"), "{}", tried.said);
+    assert!(tried.output.contains("not permitted"), "{}", tried.output);
 }
 
 /// One node serves all steps, because its start takes long.
@@ -212,14 +212,14 @@ fn exchange(peer: &Path, pods: &[Pod; 2], netns: &[Netns; 2], address: &str) -> 
             listening.contains(&format!("{address} ")) || served.is_finished()
         });
         let one = OneCpu::begin();
-        let asked = scope.spawn(|| pods[1].main().sh(&asking));
+        let client = scope.spawn(|| pods[1].main().sh(&asking));
         let connections = wait_for_connections(netns);
         drop(one);
         // ends the standard input of server and client, which end then; the container's first process ignores the
         // signal
         pods[1].main().sh("killall sleep");
-        let said = asked.join().expect("the client succeeded");
-        assert!(said.contains("equal"), "{said}");
+        let output = client.join().expect("the client succeeded");
+        assert!(output.contains("equal"), "{output}");
         pods[0].main().sh("killall sleep");
         served.join().expect("the server succeeded");
         connections

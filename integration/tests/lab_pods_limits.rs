@@ -59,7 +59,7 @@ fn with_pingpong(
 #[track_caller]
 fn ended(pod: &Pod) -> Option<String> {
     let ran = pod.main().try_sh("cat /tmp/user /tmp/limit /tmp/said");
-    Some(ran.said).filter(|said| said.ends_with("ended\n"))
+    Some(ran.output).filter(|output| output.ends_with("ended\n"))
 }
 
 /// Installs the plugins in the runtime's plugin directory. Does not change the runtime's network.
@@ -108,14 +108,14 @@ fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
     assert!(regions.contains("mrlen 1073741824"), "{regions}");
 
     let plain = registering(&node, "plain", "rdma/plain").expect("it runs");
-    let mut said = None;
+    let mut output = None;
     wait::within(TO_REGISTER, || {
-        said = ended(&plain);
-        said.is_some()
+        output = ended(&plain);
+        output.is_some()
     });
-    println!("{said:?}");
+    println!("{output:?}");
     let expected = "1000\n8192\nCouldn't register MR\nended\n";
-    assert_eq!(said.as_deref(), Some(expected));
+    assert_eq!(output.as_deref(), Some(expected));
     for pod in [pod, plain] {
         node.remove(pod);
     }
@@ -193,9 +193,9 @@ fn a_pod_has_as_many_objects_as_its_resource_allows() {
         assert!(all, "{}", counted());
     }
     let ran = limited.main().try_sh(&ping);
-    assert_eq!((ran.code, ran.said.trim()), (1, "Couldn't allocate PD"));
-    let said = plain.main().sh(&format!("{ping} 127.0.0.1"));
-    assert!(said.contains("1000 iters in"), "{said}");
+    assert_eq!((ran.code, ran.output.trim()), (1, "Couldn't allocate PD"));
+    let output = plain.main().sh(&format!("{ping} 127.0.0.1"));
+    assert!(output.contains("1000 iters in"), "{output}");
 
     let metric = |name: &str, pod: &str| {
         let labels = [

@@ -30,7 +30,7 @@ fn node_with_a_bridge() -> SharedNode {
     assert_eq!(links(&netns), ["lo", "eth0"]);
     assert_eq!(netns.show("rule show").len(), 3);
     let listed = pod.main().try_sh("ls /dev/infiniband");
-    assert!(listed.said.contains("No such file"), "{}", listed.said);
+    assert!(listed.output.contains("No such file"), "{}", listed.output);
     assert_eq!(node.records(), 0);
     node.remove(pod);
     node
@@ -47,8 +47,8 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
         assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
         assert_eq!(links(netns), ["lo", "eth0", "rdma0", "rdma1"]);
         // kubelet reports the pod's address of the primary network
-        let told = pod.addresses();
-        assert!(told[0].starts_with("10.88."), "{told:?}");
+        let reported = pod.addresses();
+        assert!(reported[0].starts_with("10.88."), "{reported:?}");
     }
     for rail in 0..2 {
         let rdma = nics::rdma(rail);
@@ -219,7 +219,7 @@ fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
 
 /// A configuration with all variables for programs that search for their rails. The values are those of the container's
 /// own pod.
-const TOLD: &str = r#"{"cdi": true, "resources": [{
+const ALL_VARIABLES: &str = r#"{"cdi": true, "resources": [{
     "name": "rdma/hca", "kind": "shared", "environment": ["rails", "nccl", "ucx", "nvshmem"]
 }]}"#;
 
@@ -227,13 +227,13 @@ const TOLD: &str = r#"{"cdi": true, "resources": [{
 /// have the same index, the file for NCCL contains it.
 #[track_caller]
 fn knows_its_rails(pod: &Pod) -> Vec<u64> {
-    let told = pod.main().sh("echo \"$RDMA_RAILS\"");
-    let rails: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    let output = pod.main().sh("echo \"$RDMA_RAILS\"");
+    let rails: serde_json::Value = serde_json::from_str(&output).expect("JSON");
     let rails = rails.as_array().expect("a list");
     let netns = pod.netns();
     let indexes = rails.iter().enumerate().map(|(number, rail)| {
-        assert_eq!(rail["interface"], format!("rdma{number}"), "{told}");
-        assert_eq!(rail["rdmaDevice"], nics::rdma(number), "{told}");
+        assert_eq!(rail["interface"], format!("rdma{number}"), "{output}");
+        assert_eq!(rail["rdmaDevice"], nics::rdma(number), "{output}");
         let own = address(&netns, number, true);
         let gids = rail["gids"].as_array().expect("a list").iter();
         let mut own = gids.filter(|gid| gid["address"] == own);
@@ -254,27 +254,27 @@ fn knows_its_rails(pod: &Pod) -> Vec<u64> {
     let of_ucx = format!("UCX_NET_DEVICES={0}:1,{1}:1\n", names[0], names[1]);
     assert_eq!(pod.main().sh("cat $UCX_CONFIG_DIR/ucx.conf"), of_ucx);
     let refused = pod.main().try_sh("echo x >>/run/rdma/nccl.conf");
-    assert_ne!(refused.code, 0, "it is for reading: {}", refused.said);
+    assert_ne!(refused.code, 0, "it is for reading: {}", refused.output);
     indexes
 }
 
 #[test]
 fn each_container_gets_its_own_pods_rails() {
-    let node = SharedNode::of(TOLD, 1000);
-    let told = |spec: &PodSpec| {
+    let node = SharedNode::of(ALL_VARIABLES, 1000);
+    let start = |spec: &PodSpec| {
         let ask = |it: &Allocation| node.node.kubelet.before_start(&it.resource, &it.ids);
         let pod = node.runtime.run_asking(spec, ask);
         pod.unwrap_or_else(|status| panic!("{}", status.message()))
     };
-    let untold = node.runtime.run(&node.pod_with_hca("untold"));
-    let why = untold.expect_err("nothing is known of it");
+    let unprepared = node.runtime.run(&node.pod_with_hca("untold"));
+    let why = unprepared.expect_err("nothing is known of it");
     assert!(
         why.message().contains("unresolvable CDI devices"),
         "{}",
         why.message()
     );
     node.node.free("untold");
-    let pods = ["first", "second"].map(|name| told(&node.pod_with_hca(name)));
+    let pods = ["first", "second"].map(|name| start(&node.pod_with_hca(name)));
     let indexes = pods.each_ref().map(knows_its_rails);
     assert_eq!(indexes[0].len(), 2);
     assert_ne!(indexes[0], indexes[1], "they have addresses of their own");
@@ -283,16 +283,16 @@ fn each_container_gets_its_own_pods_rails() {
         let pinned = format!("--gid-index {index} --state-dir {}", state.display());
         let program = daemon::rdma_device_plugin();
         let line = format!("{} doctor pod default/first {pinned}", program.display());
-        let told = node.nics.host.run(&line);
+        let output = node.nics.host.run(&line);
         assert!(
-            told.contains(&format!("NCCL_IB_GID_INDEX={index}: {expected}")),
-            "{told}"
+            output.contains(&format!("NCCL_IB_GID_INDEX={index}: {expected}")),
+            "{output}"
         );
     }
     let names = [0, 1].map(nics::rdma);
-    let said = pods[0].main().sh("echo $NVSHMEM_HCA_LIST");
-    assert_eq!(said.trim(), format!("{}:1,{}:1", names[0], names[1]));
-    let on_host = told(&node.pod_with_hca("on-host").host_network());
+    let output = pods[0].main().sh("echo $NVSHMEM_HCA_LIST");
+    assert_eq!(output.trim(), format!("{}:1,{}:1", names[0], names[1]));
+    let on_host = start(&node.pod_with_hca("on-host").host_network());
     assert_eq!(on_host.main().sh("echo $RDMA_RAILS").trim(), "[]");
     let of_node = format!("NCCL_IB_HCA=={},{}\n", names[0], names[1]);
     assert_eq!(on_host.main().sh("cat $NCCL_CONF_FILE"), of_node);

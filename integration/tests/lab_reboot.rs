@@ -33,7 +33,7 @@ const RECORDS: &str = "/var/lib/cni/rdma-cni/attachments/net";
 const LEASES: &str = "/var/lib/cni/leases";
 
 /// The file with which the first boot passes data to the second.
-const TOLD: &str = "/var/lib/reboot/told.json";
+const HANDOVER: &str = "/var/lib/reboot/told.json";
 
 /// The pods of the first boot, and the functions of each of their containers: NIC and number.
 const PODS: [(&str, &[(usize, usize)]); 2] = [("one", &[(0, 0), (1, 0)]), ("two", &[(0, 1)])];
@@ -146,10 +146,10 @@ fn rails() -> usize {
 /// Returns the output of `rdma-device-plugin doctor` as one line.
 #[track_caller]
 fn doctor() -> String {
-    let said = Command::new(rdma_device_plugin()).arg("doctor").output();
-    let said = String::from_utf8(said.expect("it runs").stdout).expect("UTF-8");
-    assert!(said.contains("\nkernel "), "{said}");
-    said.split_whitespace().collect::<Vec<_>>().join(" ")
+    let output = Command::new(rdma_device_plugin()).arg("doctor").output();
+    let text = String::from_utf8(output.expect("it runs").stdout).expect("UTF-8");
+    assert!(text.contains("\nkernel "), "{text}");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Starts pods, and cuts the node's power as soon as the last pod has started.
@@ -163,11 +163,11 @@ fn first_boot() {
     for (name, functions) in PODS {
         sandboxes.insert(name, pod(&node, name, functions).sandbox);
     }
-    let told = json!({
+    let handover = json!({
         "fresh": fresh.to_text(), "sandboxes": sandboxes, "leases": leases(),
     });
-    let mut file = File::create(TOLD).expect("a file");
-    file.write_all(told.to_string().as_bytes())
+    let mut file = File::create(HANDOVER).expect("a file");
+    file.write_all(handover.to_string().as_bytes())
         .expect("written");
     file.sync_all().expect("on the disk");
     power::cut();
@@ -175,21 +175,33 @@ fn first_boot() {
 
 /// The node boots again. `doctor` reports records from the earlier boot, verbs remove them, and pods get devices again.
 fn second_boot() {
-    let told = fs::read(TOLD).expect("what the first boot told");
-    let told: Value = serde_json::from_slice(&told).expect("JSON");
-    let sandbox = |name: &str| told["sandboxes"][name].as_str().expect("an id").to_owned();
+    let handover = fs::read(HANDOVER).expect("what the first boot wrote");
+    let handover: Value = serde_json::from_slice(&handover).expect("JSON");
+    let sandbox = |name: &str| {
+        handover["sandboxes"][name]
+            .as_str()
+            .expect("an id")
+            .to_owned()
+    };
     let mut old: Vec<String> = PODS.iter().map(|(name, _)| sandbox(name)).collect();
     old.sort();
 
     let lab = booted();
-    let fresh = Snapshot::of_text(told["fresh"].as_str().expect("a snapshot"));
+    let fresh = Snapshot::of_text(handover["fresh"].as_str().expect("a snapshot"));
     fresh.assert_restored(&lab.host);
     assert_eq!(records(), old);
-    assert_eq!(json!(leases()), told["leases"]);
-    let said = doctor();
-    assert_eq!(said.matches("from an earlier boot").count(), 2, "{said}");
+    assert_eq!(json!(leases()), handover["leases"]);
+    let report = doctor();
+    assert_eq!(
+        report.matches("from an earlier boot").count(),
+        2,
+        "{report}"
+    );
     for (name, _) in PODS {
-        assert!(said.contains(&format!("pod default/{name}, ")), "{said}");
+        assert!(
+            report.contains(&format!("pod default/{name}, ")),
+            "{report}"
+        );
     }
     fresh.assert_restored(&lab.host);
 
@@ -238,8 +250,8 @@ fn second_boot() {
     assert_eq!(leases(), BTreeMap::new());
     assert_eq!(rails(), 0);
     assert_eq!(sandboxes(&node), [""; 0]);
-    let said = doctor();
-    assert!(!said.contains("from an earlier boot"), "{said}");
+    let report = doctor();
+    assert!(!report.contains("from an earlier boot"), "{report}");
 }
 
 #[test]

@@ -102,9 +102,9 @@ fn rdma_devices_that_a_pod_renamed_have_their_names_after_del_and_for_the_next_p
         lab::rename_rdma(&pods[0], &function.rdma, name);
         // doctor cannot read the GIDs of a device whose name has a slash, because no path of sysfs contains this name
         if !name.contains(&b'/') {
-            let (_, told) = doctor(&lab.host, &[lab.configuration(1)], &[]);
+            let (_, output) = doctor(&lab.host, &[lab.configuration(1)], &[]);
             let words = format!("RDMA device {} is called", function.rdma);
-            assert!(told.contains(&words), "{told}");
+            assert!(output.contains(&words), "{output}");
         }
         add(1);
         assert_eq!(lab::verbs_devices(&lab.host), all, "{name:?}, after ADD");
@@ -119,7 +119,7 @@ fn rdma_devices_that_a_pod_renamed_have_their_names_after_del_and_for_the_next_p
 }
 
 #[test]
-fn the_drop_in_needs_exclusive_mode_and_says_how_to_get_it() {
+fn the_drop_in_needs_exclusive_mode_and_reports_how_to_get_it() {
     let lab = Lab::new(1);
     let function = lab.rails(0)[0];
     let pod = lab.pod("pod");

@@ -219,7 +219,7 @@ fn reasons(world: &World) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn a_connection_that_fell_back_says_why() {
+fn a_connection_that_fell_back_reports_why() {
     let world = World::new();
     let cases = |sockets, address, server: &[&str], client: &[&str]| {
         let (serving, connected) = world.connect(sockets, address, (1, MIB));

@@ -22,7 +22,7 @@ use std::{
 const POOL: [&str; 2] = ["fd00:88::10", "fd00:88::13"];
 
 /// CRI-O calls STATUS twice a second until the network is ready.
-const ASKED_AGAIN: Duration = Duration::from_secs(5);
+const OBSERVATION_TIME: Duration = Duration::from_secs(5);
 
 const NETWORK: &str = "NetworkReady";
 
@@ -127,7 +127,7 @@ fn a_network_that_all_pods_request_is_not_ready_and_is_cleaned_up_where_gc_is_ca
     wait::until("the network is not ready, and why", || {
         condition().1.contains(POOL[1])
     });
-    let end = Instant::now() + ASKED_AGAIN;
+    let end = Instant::now() + OBSERVATION_TIME;
     while Instant::now() < end {
         let (is_ready, reason) = condition();
         assert!(!is_ready && reason.contains(POOL[1]), "{reason}");

@@ -129,14 +129,14 @@ impl Machine {
             for (number, add) in adds {
                 let output = add.wait_with_output().expect("its end");
                 started.slowest = started.slowest.max(begin.elapsed());
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                started.others += said.matches("requesting another address").count();
-                started.anew += said.matches("ADD starts again").count();
+                let log = String::from_utf8_lossy(&output.stderr).into_owned();
+                started.others += log.matches("requesting another address").count();
+                started.anew += log.matches("ADD starts again").count();
                 if !output.status.success() {
                     let del = self.call("DEL", number).wait_with_output();
                     assert!(del.expect("its end").status.success());
                     waiting.push(number);
-                    started.failed.push(said);
+                    started.failed.push(log);
                 }
             }
         }

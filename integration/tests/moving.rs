@@ -78,8 +78,8 @@ fn a_route_by_several_netdevs_is_reported_and_given_up() {
         .invoke("ADD", "a", pod.path())
         .input(&configuration)
         .run();
-    let told = "(10.8.0.0/16, 10.9.0.0/16) permanently in the move";
-    assert!(added.stderr.contains(told), "{added}");
+    let message = "(10.8.0.0/16, 10.9.0.0/16) permanently in the move";
+    assert!(added.stderr.contains(message), "{added}");
     let deleted = node
         .invoke("DEL", "a", pod.path())
         .input(&configuration)
@@ -409,7 +409,7 @@ fn the_log_goes_to_standard_error_and_to_its_file() {
     for log in [&outcome.stderr, &logged] {
         assert!(
             log.contains("eth1") && log.contains("rdma0"),
-            "operations are not told: {log:?}"
+            "operations are not reported: {log:?}"
         );
     }
     node.invoke("DEL", "a", pod.path())

@@ -131,21 +131,21 @@ fn another_is_taken(node: &Node, configuration: &Value, name: &str) {
     }
     occupy(node, &taken);
     let pod = node.pod(name);
-    let (ips, said) = start(node, configuration, name, &pod);
+    let (ips, log) = start(node, configuration, name, &pod);
     assert_eq!(ips.len(), 2, "{name}");
     for ip in &taken {
         assert!(!ips.contains(ip), "{name}: {ip} is the switch's");
         let line = format!("{ip} is in use: ");
-        assert!(said.contains(&line), "{name}: no {line:?} in {said}");
+        assert!(log.contains(&line), "{name}: no {line:?} in {log}");
     }
     node.del(configuration, name, &pod);
     // rdma-ipam avoids the address from now on; the next address can by chance be one that the switch has from an
     // earlier pod
     let pod = node.pod(name);
-    let (_, said) = start(node, configuration, name, &pod);
+    let (_, log) = start(node, configuration, name, &pod);
     for ip in &taken {
         let line = format!("{ip} is in use: ");
-        assert!(!said.contains(&line), "{name}: {said}");
+        assert!(!log.contains(&line), "{name}: {log}");
     }
     node.del(configuration, name, &pod);
     assert!(node.records().is_empty());
@@ -220,7 +220,7 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
         }
     };
     // After one conflict, rdma-ipam avoids an address, and no longer probes it.
-    let mut heard = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     thread::scope(|scope| {
         let _end = EndOnDrop(&ended);
         for part in 0..PROBERS {
@@ -232,18 +232,18 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
             node.del(&configuration, "a", &pod);
             for ip in &wanted {
                 if log.contains(&format!("{ip} is about to be used: ")) {
-                    heard.insert(*ip);
+                    reported.insert(*ip);
                 }
             }
-            for ip in &heard {
+            for ip in &reported {
                 assert!(!ips.contains(ip), "{ip} is the other machine's: {log}");
             }
-            if heard.len() == wanted.len() {
+            if reported.len() == wanted.len() {
                 break;
             }
         }
     });
-    assert_eq!(heard, wanted.into_iter().collect());
+    assert_eq!(reported, wanted.into_iter().collect());
 }
 
 #[test]
@@ -305,9 +305,9 @@ fn without_a_carrier_nobody_is_probed() {
     let configuration = configuration(&node, &json!({}));
     node.switch.ip("link set dev to-eth1 down");
     let pod = node.pod("a");
-    let (_, said) = start(&node, &configuration, "a", &pod);
+    let (_, log) = start(&node, &configuration, "a", &pod);
     let line = "rdma0: its addresses are not probed: it has no carrier";
-    assert!(said.contains(line), "{said}");
+    assert!(log.contains(line), "{log}");
     node.del(&configuration, "a", &pod);
 }
 

@@ -76,7 +76,7 @@ fn a_pod_without_an_allocation_passes_with_its_result_unchanged() {
     let before = [Snapshot::of(&cluster.node.host), Snapshot::of(&cluster.pod)];
     let outcome = cluster.add();
     assert_eq!(outcome.stdout.trim_end(), previous().to_string());
-    assert_eq!(cluster.kubelet.asked(), ["Get"]);
+    assert_eq!(cluster.kubelet.take_requests(), ["Get"]);
     cluster.run("CHECK", &cluster.configuration()).silent();
     assert_eq!(cluster.files(), [] as [PathBuf; 0]);
     let after = [Snapshot::of(&cluster.node.host), Snapshot::of(&cluster.pod)];
@@ -193,7 +193,7 @@ fn a_list_of_all_pods_larger_than_4_mib_is_read() {
     pods.push(pod("default", "web", &[&[]]));
     cluster.kubelet.set_pods(&pods);
     assert_eq!(cluster.add().result(), previous());
-    assert_eq!(cluster.kubelet.asked(), ["Get", "List"]);
+    assert_eq!(cluster.kubelet.take_requests(), ["Get", "List"]);
 }
 
 #[test]

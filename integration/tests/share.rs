@@ -149,7 +149,7 @@ fn drift_of_a_child_is_reported() {
         for word in words {
             assert!(
                 text.contains(word),
-                "{change}: {word:?} is not told in {text:?}"
+                "{change}: {word:?} is not reported in {text:?}"
             );
         }
         node.del(&configuration, "7", &pod);
@@ -267,8 +267,12 @@ fn a_netdev_with_the_index_or_the_name_of_one_that_the_host_lost_is_reported() {
         let call = node.invoke("DEL", "7", pod.path());
         let deleted = call.input(&configuration).run();
         assert!(deleted.status.success(), "{made}: {}", deleted.stderr);
-        let told = "more0 stays in the pod";
-        assert!(deleted.stderr.contains(told), "{made}: {}", deleted.stderr);
+        let message = "more0 stays in the pod";
+        assert!(
+            deleted.stderr.contains(message),
+            "{made}: {}",
+            deleted.stderr
+        );
         assert!(deleted.stderr.contains("hosts0"), "{}", deleted.stderr);
         assert!(pod.has_link("more0") && !pod.has_link("rdma0"), "{made}");
     }
@@ -303,13 +307,13 @@ fn the_doctor_reports_a_child_in_another_mode() {
     };
     assert!(!doctor().contains("mode"), "{}", doctor());
     pod.ip("link set dev rdma0 type macvlan mode source");
-    let told = doctor().split_whitespace().collect::<Vec<_>>().join(" ");
+    let report = doctor().split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
         "container 7",
         "rdma0 is macvlan mode source, not macvlan mode bridge",
         "give NET_ADMIN to no pod that has a shared rail",
     ] {
-        assert!(told.contains(words), "{words:?} is not in {told}");
+        assert!(report.contains(words), "{words:?} is not in {report}");
     }
     node.del(&configuration, "7", &pod);
 }
@@ -343,7 +347,7 @@ fn shared_devices_stay_and_free_ones_move() {
 fn a_child_that_nobody_gives_an_address_is_reported() {
     let (node, mut configuration) = shared();
     let pod = node.pod("pod");
-    let mut told = |fields: Value| {
+    let mut is_reported = |fields: Value| {
         configuration["ipam"] = fields["ipam"].clone();
         configuration["ipv6"] = fields["ipv6"].clone();
         let added = node.invoke("ADD", "7", pod.path()).input(&configuration);
@@ -351,15 +355,15 @@ fn a_child_that_nobody_gives_an_address_is_reported() {
         added.result();
         let sentence = "rdma0 has only a link-local IPv6 address: a child of eth1 gets addresses from `ipam`, which \
                         is not configured";
-        let is_told = added.stderr.contains(sentence);
+        let is_logged = added.stderr.contains(sentence);
         node.del(&configuration, "7", &pod);
-        is_told
+        is_logged
     };
-    assert!(told(json!({})));
-    assert!(!told(json!({"ipv6": {"acceptRA": true}})));
+    assert!(is_reported(json!({})));
+    assert!(!is_reported(json!({"ipv6": {"acceptRA": true}})));
     node.ipam
         .answer("ADD", &json!({"ips": [{"address": "fd00::7/64"}]}));
-    assert!(!told(json!({"ipam": {"type": ipam::NAME}})));
+    assert!(!is_reported(json!({"ipam": {"type": ipam::NAME}})));
 }
 
 #[test]

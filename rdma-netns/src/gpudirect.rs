@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn without_symbols_only_the_certain_is_said() {
+    fn without_symbols_only_the_certain_is_reported() {
         let mut node = GpuDirect {
             symbols: None,
             ..node(NVIDIA)

@@ -98,10 +98,10 @@ fn an_rdma_device_of_another_function_is_found_by_its_guid() {
     assert_eq!(pod.links_of(&address, &without).len(), 1);
 
     // a port that the kernel reports takes precedence over the GUID
-    let told = erdma("0216:3eff:fe00:0001", Some(2));
-    assert_eq!(of(&told, "eth0").as_deref(), Some("erdma_0"));
-    assert_eq!(of(&told, "eth2"), None);
-    assert_eq!(links_of(&told), ["eth0"]);
+    let reported = erdma("0216:3eff:fe00:0001", Some(2));
+    assert_eq!(of(&reported, "eth0").as_deref(), Some("erdma_0"));
+    assert_eq!(of(&reported, "eth2"), None);
+    assert_eq!(links_of(&reported), ["eth0"]);
     assert_eq!(
         links_of(&erdma("0000:0000:0000:0000", None)),
         [] as [&str; 0]

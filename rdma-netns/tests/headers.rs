@@ -132,24 +132,24 @@ fn claims(file: &Path, text: &str) -> Vec<Claim> {
     let mut expressions = Vec::new().into_iter();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
-        if let Some(said) = line.strip_prefix("/// ") {
-            comment.push_str(said);
+        if let Some(doc) = line.strip_prefix("/// ") {
+            comment.push_str(doc);
             comment.push(' ');
             continue;
         }
         let is_new = !comment.is_empty();
-        let said = std::mem::take(&mut comment);
+        let doc = std::mem::take(&mut comment);
         let Some(constant) = Constant::parse(line) else {
             of_module = (of_module || line.starts_with("mod ")) && line != "}";
             if is_new || !of_module {
-                prefix = prefix_of(&said).filter(|_| of_module);
+                prefix = prefix_of(&doc).filter(|_| of_module);
             }
             continue;
         };
         if is_new {
-            expressions = expressions_of(&said).into_iter();
+            expressions = expressions_of(&doc).into_iter();
             if !of_module {
-                prefix = prefix_of(&said);
+                prefix = prefix_of(&doc);
             }
         }
         let by_comment = expressions.next();
@@ -220,11 +220,11 @@ fn expressions_of(comment: &str) -> Vec<String> {
 
 /// Returns the prefix that the names below the comment have in the headers, and lack in the sources.
 fn prefix_of(comment: &str) -> Option<String> {
-    let (said, _) = comment.strip_prefix('`')?.split_once('`')?;
-    let enumeration = ENUMERATIONS.iter().find(|(name, _)| *name == said);
+    let (quoted, _) = comment.strip_prefix('`')?.split_once('`')?;
+    let enumeration = ENUMERATIONS.iter().find(|(name, _)| *name == quoted);
     let prefix = enumeration
         .map(|(_, prefix)| *prefix)
-        .or(said.strip_suffix('*'))?;
+        .or(quoted.strip_suffix('*'))?;
     Some(prefix.to_owned())
 }
 
@@ -264,9 +264,9 @@ fn compile(assertions: &str) -> String {
     stdin.write_all(text.as_bytes()).expect("written");
     drop(stdin);
     let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.success(), said.is_empty(), "{said}");
-    said
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.success(), errors.is_empty(), "{errors}");
+    errors
 }
 
 fn assertion(expression: &str, value: &str, place: &str) -> String {

@@ -95,13 +95,13 @@ mod tests {
 
     #[test]
     fn a_log_line_is_one_line_whatever_names_it_has() {
-        let told = line(
+        let log_line = line(
             "rdma-cni[7]: ADD c@eth0 default/a\nrdma-cni[1]: ADD",
             log::Level::Warn,
             &format_args!("process 17 (x\u{1b}]0;y\u{7}\nz) has \"eth2\""),
         );
         assert_eq!(
-            told,
+            log_line,
             "rdma-cni[7]: ADD c@eth0 default/a\\nrdma-cni[1]: ADD: warn: \
              process 17 (x\\u{1b}]0;y\\u{7}\\nz) has \"eth2\""
         );

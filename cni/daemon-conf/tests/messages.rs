@@ -12,10 +12,10 @@ use std::path::Path;
 
 #[test]
 fn messages_are_as_written() {
-    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/messages", said);
+    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/messages", outcomes);
 }
 
-fn said(input: &str) -> Vec<String> {
+fn outcomes(input: &str) -> Vec<String> {
     match Conf::parse(input, Path::new("f")) {
         Err(error) => vec![error.to_string()],
         Ok(parsed) => {

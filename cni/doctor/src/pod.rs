@@ -305,8 +305,8 @@ mod tests {
         ] {
             assert_eq!(hit(&table, index, &rail(), &owners), expected);
         }
-        let text = of_rail(&rail(), 5, &owners, |asked| {
-            assert_eq!(asked, ("mlx5_bond_0", 1));
+        let text = of_rail(&rail(), 5, &owners, |requested| {
+            assert_eq!(requested, ("mlx5_bond_0", 1));
             Ok(table.clone())
         });
         assert_eq!(
@@ -409,10 +409,10 @@ mod tests {
             (0, "the device's only GID"),
             (3, "wrong: the device has one GID, with index 0"),
         ] {
-            let told = of_rail(&rail(), index, &[], |_| Ok(one.clone()));
+            let text = of_rail(&rail(), index, &[], |_| Ok(one.clone()));
             let line = format!("    NCCL_IB_GID_INDEX={index}: {expected}");
-            assert!(told.contains(&line) && told.contains("iWARP"), "{told}");
-            assert!(!told.contains("RoCE"), "{told}");
+            assert!(text.contains(&line) && text.contains("iWARP"), "{text}");
+            assert!(!text.contains("RoCE"), "{text}");
         }
     }
 

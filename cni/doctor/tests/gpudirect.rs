@@ -13,7 +13,7 @@ fn write(root: &Path, file: &str, text: &str) {
 }
 
 /// Returns `doctor`'s findings about GPU memory on a node with one mlx5 NIC and the files below `root`.
-fn said(root: &Path) -> Vec<String> {
+fn memory_findings(root: &Path) -> Vec<String> {
     let mut world = World::new(Some(RdmaMode::Shared));
     world.plug(Nic::physical("0000:3b:00.0", "ens1", "mlx5_0"));
     let paths = Paths {
@@ -31,16 +31,16 @@ fn said(root: &Path) -> Vec<String> {
 fn the_tree_below_the_root_decides() {
     let root = tempfile::tempdir().expect("a directory");
     let root = root.path();
-    assert_eq!(said(root), [""; 0], "no GPU");
+    assert_eq!(memory_findings(root), [""; 0], "no GPU");
     let gpu = "sys/bus/pci/devices/0000:62:00.0/uevent";
     write(root, gpu, "PCI_CLASS=30200\nPCI_ID=10DE:2330\n");
     let cannot = "mlx5_ib cannot register memory of NVIDIA's GPUs: NVIDIA's driver is not loaded";
-    assert_eq!(said(root), [cannot]);
+    assert_eq!(memory_findings(root), [cannot]);
     let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n";
     write(root, "proc/driver/nvidia/version", version);
     let symbols =
         "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n0 t mlx5_ib_reg_user_mr_dmabuf\t[mlx5_ib]\n";
     write(root, "proc/kallsyms", symbols);
     let can = "mlx5_ib can register memory of NVIDIA's GPUs by dma-buf";
-    assert_eq!(said(root), [can]);
+    assert_eq!(memory_findings(root), [can]);
 }

@@ -99,8 +99,8 @@ fn verify(unit: &Path) -> (bool, String) {
         .arg(unit)
         .output();
     let output = output.expect("systemd-analyze: apt-get install systemd");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.success(), said)
+    let warnings = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.success(), warnings)
 }
 
 /// A link in a directory of leases or records is hostile or a mistake. `rdma-ipam` does not follow a lease that is a

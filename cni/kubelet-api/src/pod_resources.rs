@@ -290,9 +290,9 @@ mod tests {
 
     /// Returns the client's error if kubelet returns `answers` and then never answers again.
     fn error_after(answers: &[fn() -> AskError]) -> AskError {
-        let asked = Cell::new(0);
+        let request_count = Cell::new(0);
         let question = || {
-            let answer = answers.get(asked.replace(asked.get() + 1));
+            let answer = answers.get(request_count.replace(request_count.get() + 1));
             async move {
                 match answer {
                     Some(answer) => Err::<(), _>(answer()),
@@ -300,8 +300,8 @@ mod tests {
                 }
             }
         };
-        let asking = retry(Path::new("/kubelet.sock"), LIMIT, question);
-        blocking(asking).expect_err("no answer")
+        let request = retry(Path::new("/kubelet.sock"), LIMIT, question);
+        blocking(request).expect_err("no answer")
     }
 
     fn too_often() -> AskError {

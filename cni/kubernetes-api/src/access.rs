@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_of_which_node_it_is() {
+    fn a_token_names_its_node() {
         let token = |claims: &str| format!("head.{}.sign", BASE64_URL_SAFE_NO_PAD.encode(claims));
         let bound = r#"{"sub":"x","kubernetes.io":{"namespace":"kube-system",
             "node":{"name":"rdma-1","uid":"1"},"pod":{"name":"ack-rdma-dp-ds-x","uid":"2"}}}"#;

@@ -109,16 +109,16 @@ impl AsRawFd for Listener {
 
 /// Returns the neighbours in the socket's pending frames, and reads at most [`MOST_FRAMES`] of them.
 fn frames(socket: &OwnedFd) -> Vec<Neighbour> {
-    let mut heard = vec![];
+    let mut neighbours = vec![];
     let mut frame = [0; LONGEST_FRAME];
     for _ in 0..MOST_FRAMES {
         match recv(socket.as_raw_fd(), &mut frame, MsgFlags::empty()) {
-            Ok(length) => heard.extend(parse(&frame[..length])),
+            Ok(length) => neighbours.extend(parse(&frame[..length])),
             // no frame is pending, or the netdev went down
             Err(_) => break,
         }
     }
-    heard
+    neighbours
 }
 
 /// Returns true if the socket receives from the netdev that has this name at present. The kernel unbinds a socket when

@@ -118,7 +118,7 @@ impl Table {
     }
 
     /// Updates the table with a neighbour whose frame `netdev` has received.
-    pub fn hear(&mut self, netdev: &str, neighbour: Neighbour, now: Instant) {
+    pub fn receive(&mut self, netdev: &str, neighbour: Neighbour, now: Instant) {
         let ports = self.ports.iter().filter(|(_, it)| it.netdev == netdev);
         for (address, _) in ports {
             let held = self.entries.get(address);

@@ -44,10 +44,10 @@ fn neighbour(switch: &str, ttl: u16) -> Neighbour {
 }
 
 /// Returns a table of [`one`] that has received `leaf1` with a TTL of 120 s at `now`.
-fn heard(now: Instant) -> Table {
+fn table_with_leaf1(now: Instant) -> Table {
     let mut table = Table::default();
     table.follow(&one(true), now);
-    table.hear("ens1", neighbour("leaf1", 120), now);
+    table.receive("ens1", neighbour("leaf1", 120), now);
     table
 }
 
@@ -63,39 +63,39 @@ fn seconds(number: u64) -> Duration {
 #[test]
 fn a_neighbour_ends_with_its_ttl_or_at_once_with_a_ttl_of_none() {
     let now = Instant::now();
-    let mut table = heard(now);
+    let mut table = table_with_leaf1(now);
     assert_eq!(table.deadline(), Some(now + seconds(120)));
-    table.hear("ens1", neighbour("leaf1", 120), now + seconds(60));
+    table.receive("ens1", neighbour("leaf1", 120), now + seconds(60));
     table.expire(now + seconds(179));
     assert_eq!(switch(&table).as_deref(), Some("leaf1"));
     table.expire(now + seconds(180));
     assert_eq!(switch(&table), None);
-    let mut table = heard(now);
-    table.hear("ens1", neighbour("leaf1", 0), now);
+    let mut table = table_with_leaf1(now);
+    table.receive("ens1", neighbour("leaf1", 0), now);
     assert_eq!(switch(&table), None);
-    table.hear("ens7", neighbour("leaf1", 120), now);
+    table.receive("ens7", neighbour("leaf1", 120), now);
     assert_eq!(table.switches(), Switches::default(), "of no NIC");
 }
 
 #[test]
 fn another_neighbour_waits_for_the_end_of_the_first_or_for_a_loss_of_carrier() {
     let now = Instant::now();
-    let mut table = heard(now);
+    let mut table = table_with_leaf1(now);
     for ttl in [0, 120] {
-        table.hear("ens1", neighbour("of a pod", ttl), now);
+        table.receive("ens1", neighbour("of a pod", ttl), now);
         assert_eq!(switch(&table).as_deref(), Some("leaf1"));
     }
     table.follow(&one(false), now);
     table.follow(&one(true), now);
     assert_eq!(switch(&table).as_deref(), Some("leaf1"), "a flap");
-    table.hear("ens1", neighbour("leaf2", 120), now);
+    table.receive("ens1", neighbour("leaf2", 120), now);
     assert_eq!(switch(&table).as_deref(), Some("leaf2"), "another cable");
 }
 
 #[test]
 fn a_netdev_in_a_pod_keeps_its_neighbour() {
     let now = Instant::now();
-    let mut table = heard(now);
+    let mut table = table_with_leaf1(now);
     table.follow(&inventory(&[function(FIRST, &[])]), now);
     table.expire(now + seconds(10_000));
     let seen = table.switches().0.remove(&address(FIRST)).expect("kept");
@@ -113,7 +113,7 @@ fn a_netdev_in_a_pod_keeps_its_neighbour() {
     let back = inventory(&[function(FIRST, &[netdev("eth0", json!({}))])]);
     later.follow(&back, now);
     assert_eq!(later.deadline(), Some(now + seconds(120)));
-    later.hear("eth0", neighbour("leaf2", 120), now);
+    later.receive("eth0", neighbour("leaf2", 120), now);
     assert_eq!(switch(&later).as_deref(), Some("leaf2"));
     later.follow(&inventory(&[]), now);
     assert_eq!(later.switches(), Switches::default());
@@ -127,7 +127,7 @@ fn a_netdev_in_a_pod_keeps_its_neighbour() {
 #[test]
 fn a_list_of_another_agent_replaces_all() {
     let now = Instant::now();
-    let mut table = heard(now);
+    let mut table = table_with_leaf1(now);
     let both = [("ens1", "leaf2"), ("ens1", "leaf3")];
     let both = both.map(|(netdev, name)| (netdev.to_owned(), neighbour(name, 120)));
     table.take(&both, seconds(100), now);
@@ -152,12 +152,12 @@ fn a_bond_has_the_switches_of_both_ports_and_a_virtual_function_its_physical_one
     let mut table = Table::default();
     table.follow(&inventory, now);
     assert_eq!(table.netdevs(), ["ens1", "ens2"].into());
-    table.hear("ens1", neighbour("leaf2", 120), now);
+    table.receive("ens1", neighbour("leaf2", 120), now);
     let other_port = Neighbour {
         port_id: "Ethernet9".into(),
         ..neighbour("leaf1", 120)
     };
-    table.hear("ens2", other_port, now);
+    table.receive("ens2", other_port, now);
     let switches = table.switches();
     for function in [FIRST, "0000:3b:00.2"] {
         let seen = switches.of(&address(function), &inventory);

@@ -43,18 +43,18 @@ fn follow(listener: &mut Listener, netdevs: &[&str]) -> usize {
 
 /// Waits until `ens1` has received the frame of a neighbour for which `is` returns true.
 #[track_caller]
-fn hears(listener: &mut Listener, what: &str, is: impl Fn(&Neighbour) -> bool) {
+fn receives(listener: &mut Listener, what: &str, is: impl Fn(&Neighbour) -> bool) {
     wait::until(what, || {
         // the daemon also calls `follow` repeatedly, which must not close a bound socket
         assert_eq!(follow(listener, ENS1), 0);
-        let heard = listener.receive();
-        assert!(heard.iter().all(|(netdev, _)| netdev == "ens1"));
-        heard.iter().any(|(_, it)| is(it))
+        let received = listener.receive();
+        assert!(received.iter().all(|(netdev, _)| netdev == "ens1"));
+        received.iter().any(|(_, it)| is(it))
     });
 }
 
 #[test]
-fn hears_lldpd_and_its_end_and_nothing_is_sent() {
+fn frames_of_lldpd_and_its_end_are_received_and_nothing_is_sent() {
     let (node, switch) = cabled();
     let sent = || node.run("cat /sys/class/net/ens1/statistics/tx_packets");
     node.run("sysctl -q -w net.ipv6.conf.ens1.disable_ipv6=1");
@@ -63,11 +63,11 @@ fn hears_lldpd_and_its_end_and_nothing_is_sent() {
     inside(&node, || {
         let mut listener = Listener::new().expect("a listener");
         assert_eq!(follow(&mut listener, ENS1), 0);
-        hears(&mut listener, "leaf1", |it| {
+        receives(&mut listener, "leaf1", |it| {
             (it.switch(), it.port(), it.ttl) == ("leaf1", "swp1", 2)
         });
         lldpd.run("pkill lldpd");
-        hears(&mut listener, "the end", |it| {
+        receives(&mut listener, "the end", |it| {
             it.ttl == 0 && it.port() == "swp1"
         });
     });
@@ -75,24 +75,24 @@ fn hears_lldpd_and_its_end_and_nothing_is_sent() {
 }
 
 #[test]
-fn a_netdev_that_is_down_for_a_while_or_made_again_is_heard_again() {
+fn a_netdev_that_is_down_for_a_while_or_made_again_receives_again() {
     let (node, switch) = cabled();
     let _lldpd = Manager::lldpd(&switch, "leaf1", 4);
     inside(&node, || {
         let mut listener = Listener::new().expect("a listener");
         assert_eq!(follow(&mut listener, ENS1), 0);
         let is_leaf = |it: &Neighbour| it.switch() == "leaf1" && it.ttl > 0;
-        hears(&mut listener, "leaf1", is_leaf);
+        receives(&mut listener, "leaf1", is_leaf);
         node.ip("link set ens1 down");
         // reads the socket's error `ENETDOWN`
         listener.receive();
         node.ip("link set ens1 up");
-        hears(&mut listener, "leaf1 behind the netdev that is up", is_leaf);
+        receives(&mut listener, "leaf1 behind the netdev that is up", is_leaf);
         node.ip("link del ens1");
         assert_eq!(follow(&mut listener, ENS1), 1, "there is none");
         cable(&node, &switch);
         assert_eq!(follow(&mut listener, ENS1), 0);
-        hears(&mut listener, "leaf1 behind the new netdev", is_leaf);
+        receives(&mut listener, "leaf1 behind the new netdev", is_leaf);
         assert_eq!(follow(&mut listener, &[]), 0);
         let lasted = std::time::Duration::from_secs(3);
         assert!(
@@ -103,7 +103,7 @@ fn a_netdev_that_is_down_for_a_while_or_made_again_is_heard_again() {
 }
 
 #[test]
-fn a_netdev_that_was_in_a_pod_is_heard() {
+fn a_netdev_that_was_in_a_pod_receives_again() {
     let (node, switch) = cabled();
     let pod = Netns::new("pod");
     let _lldpd = Manager::lldpd(&switch, "leaf1", 4);
@@ -111,12 +111,12 @@ fn a_netdev_that_was_in_a_pod_is_heard() {
         let mut listener = Listener::new().expect("a listener");
         assert_eq!(follow(&mut listener, ENS1), 0);
         let is_leaf = |it: &Neighbour| it.switch() == "leaf1" && it.ttl > 0;
-        hears(&mut listener, "leaf1", is_leaf);
+        receives(&mut listener, "leaf1", is_leaf);
         node.ip(&format!("link set ens1 netns {}", pod.name()));
         // the daemon may learn of the move only after the netdev has returned
         pod.ip(&format!("link set ens1 netns {}", node.name()));
         node.ip("link set ens1 up");
         assert_eq!(follow(&mut listener, ENS1), 0);
-        hears(&mut listener, "leaf1 after its return", is_leaf);
+        receives(&mut listener, "leaf1 after its return", is_leaf);
     });
 }

@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 
 #[test]
 fn messages_are_as_written() {
-    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/messages", said);
+    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/messages", outcomes);
 }
 
-fn said(input: &str) -> Vec<String> {
+fn outcomes(input: &str) -> Vec<String> {
     let mut raw = conf(input);
     let args = raw.remove("CNI_ARGS").unwrap_or_default();
     let args = args.as_object().into_iter().flatten();
@@ -28,24 +28,27 @@ fn said(input: &str) -> Vec<String> {
     let read = |mut mistakes| Conf::read(raw.clone(), &args, &mut mistakes);
     let added = read(Mistakes::refused()).and_then(|conf| {
         let requirement = conf.smc.requirement()?;
-        let mut differs = told(&conf);
+        let mut differs = changed_settings(&conf);
         if requirement != SmcRequirement::None {
             differs.push(format!("requirement: {requirement:?}"));
         }
         Ok(format!("taken: {}", differs.join(", ")))
     });
     let is_wrong = added.is_err();
-    let mut said = vec![added.unwrap_or_else(|error| error.to_string())];
+    let mut lines = vec![added.unwrap_or_else(|error| error.to_string())];
     for (name, command) in [("DEL", Command::Del), ("GC", Command::Gc)] {
         match read(Mistakes::of(command)) {
-            Err(error) => said.push(format!("{name}: {error}")),
-            Ok(conf) if is_wrong && !told(&conf).is_empty() => {
-                said.push(format!("{name}: taken: {}", told(&conf).join(", ")));
+            Err(error) => lines.push(format!("{name}: {error}")),
+            Ok(conf) if is_wrong && !changed_settings(&conf).is_empty() => {
+                lines.push(format!(
+                    "{name}: taken: {}",
+                    changed_settings(&conf).join(", ")
+                ));
             }
             Ok(_) => {}
         }
     }
-    said
+    lines
 }
 
 /// Returns the configuration `input`. Adds `cniVersion` and `name` if they are absent. An input with `null` tests a
@@ -60,7 +63,7 @@ fn conf(input: &str) -> Map<String, Value> {
 }
 
 /// Returns the settings that differ from those of an empty configuration.
-fn told(read: &Conf) -> Vec<String> {
+fn changed_settings(read: &Conf) -> Vec<String> {
     let lines = |conf: &Conf| -> Vec<String> {
         let mut conf = conf.clone();
         conf.raw.clear();

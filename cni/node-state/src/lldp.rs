@@ -143,7 +143,7 @@ impl Source {
                 let listener = listener.get_mut();
                 let failed = listener.follow(&table.netdevs()).into_iter().next();
                 for (netdev, neighbour) in listener.receive() {
-                    table.hear(&netdev, neighbour, now);
+                    table.receive(&netdev, neighbour, now);
                 }
                 failed.map(|(netdev, error)| format!("{netdev}: cannot listen to LLDP: {error}"))
             }

@@ -59,7 +59,7 @@ impl Watch {
     /// Waits for an event in one of the paths. Returns once for all pending events. An event does not prove that the
     /// content changed.
     pub async fn changed(&mut self) {
-        let heard = async {
+        let event = async {
             if let Some(events) = &mut self.events {
                 match events.next().await {
                     Some(Ok(_)) => return drain(events).await,
@@ -71,8 +71,8 @@ impl Watch {
         };
         match self.lacks_events {
             // report a change after an event, or at the latest after the interval
-            true => drop(tokio::time::timeout(WITHOUT_EVENTS, heard).await),
-            false => heard.await,
+            true => drop(tokio::time::timeout(WITHOUT_EVENTS, event).await),
+            false => event.await,
         }
         self.arm();
     }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use std::{fs, io::Write};
 
-    async fn heard(watch: &mut Watch) -> bool {
+    async fn has_change(watch: &mut Watch) -> bool {
         tokio::time::timeout(Duration::from_secs(60), watch.changed())
             .await
             .is_ok()
@@ -203,16 +203,16 @@ mod tests {
         let mut watch = Watch::new(vec![directory.clone()]);
         for _ in 0..3 {
             fs::create_dir_all(&directory).expect("made");
-            assert!(heard(&mut watch).await, "the directory was made");
+            assert!(has_change(&mut watch).await, "the directory was made");
             // read the further events of the made directory
             while tokio::time::timeout(Duration::from_millis(50), watch.changed())
                 .await
                 .is_ok()
             {}
             fs::write(directory.join("kubelet.sock"), "").expect("written");
-            assert!(heard(&mut watch).await, "a file in it");
+            assert!(has_change(&mut watch).await, "a file in it");
             fs::remove_dir_all(root.path().join("kubelet")).expect("removed");
-            assert!(heard(&mut watch).await, "all of it went");
+            assert!(has_change(&mut watch).await, "all of it went");
             while tokio::time::timeout(Duration::from_millis(50), watch.changed())
                 .await
                 .is_ok()
@@ -241,7 +241,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn a_file_is_read_when_its_writer_has_closed_it_and_a_cgroups_at_once() {
         let root = tempfile::tempdir().expect("a directory");
-        for (name, is_heard) in [("conf.yaml", false), ("cgroup.events", true)] {
+        for (name, is_reported) in [("conf.yaml", false), ("cgroup.events", true)] {
             let path = root.path().join(name);
             fs::write(&path, "").expect("written");
             let mut watch = Watch::new(vec![path.clone()]);
@@ -251,9 +251,9 @@ mod tests {
                 .expect("open");
             file.write_all(b"populated 0\n").expect("written");
             let change = tokio::time::timeout(Duration::from_millis(200), watch.changed()).await;
-            assert_eq!(change.is_ok(), is_heard, "{name}");
+            assert_eq!(change.is_ok(), is_reported, "{name}");
             drop(file);
-            assert!(heard(&mut watch).await, "{name} was closed");
+            assert!(has_change(&mut watch).await, "{name} was closed");
         }
     }
 

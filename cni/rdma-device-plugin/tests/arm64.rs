@@ -187,10 +187,10 @@ fn the_images_programs_start() {
     for name in ["rdma-cni", "rdma-ipam"] {
         let program = format!("/usr/bin/{name}");
         let mut plugin = node.command(&["-E", "CNI_COMMAND=VERSION", &program], &[]);
-        let said = done(plugin.stdin(Stdio::null()));
-        let said: Value = serde_json::from_str(&said).expect("JSON");
-        let versions = said["supportedVersions"].as_array().expect("a list");
-        assert!(versions.contains(&json!("1.1.0")), "{name}: {said}");
+        let reply = done(plugin.stdin(Stdio::null()));
+        let reply: Value = serde_json::from_str(&reply).expect("JSON");
+        let versions = reply["supportedVersions"].as_array().expect("a list");
+        assert!(versions.contains(&json!("1.1.0")), "{name}: {reply}");
     }
 }
 
@@ -203,7 +203,7 @@ fn the_daemon_sees_a_node_as_amd64s_does() {
         r#"{"resources": [{"name": "rdma/hca", "kind": "shared"}]}"#,
     )
     .expect("written");
-    let ask = |mut command: Command| {
+    let check_config = |mut command: Command| {
         command.arg("--check-config").arg("--config").arg(&config);
         for (flag, below) in [
             ("--sysfs", "sys"),
@@ -215,9 +215,12 @@ fn the_daemon_sees_a_node_as_amd64s_does() {
         done(&mut command)
     };
     let node = OnANode::new();
-    let seen = ask(node.entry_point(&[&machine.path("")]));
+    let seen = check_config(node.entry_point(&[&machine.path("")]));
     assert!(seen.contains("mlx5_0"), "{seen}");
-    assert_eq!(seen, ask(Command::new(dist().join("rdma-device-plugin"))));
+    assert_eq!(
+        seen,
+        check_config(Command::new(dist().join("rdma-device-plugin")))
+    );
 }
 
 /// Returns a node with a CNI network and a kubelet socket.
@@ -279,10 +282,10 @@ fn the_plugins_are_put_onto_a_node_and_taken_off() {
         command
     };
     let mut install = installer(emulated(), "install", &machine);
-    let said = done(install.arg("--from").arg(&from));
+    let output = done(install.arg("--from").arg(&from));
     assert!(
-        said.contains("the runtime calls rdma-cni for network pods"),
-        "{said}"
+        output.contains("the runtime calls rdma-cni for network pods"),
+        "{output}"
     );
     let list = machine.path("etc/cni/net.d/10-pods.conflist");
     let written: Value = serde_json::from_slice(&fs::read(&list).expect("it")).expect("JSON");
@@ -303,8 +306,8 @@ fn plugins_of_another_architecture_are_not_put_onto_a_node() {
     let refused = install.arg("--from").arg(dist().join("arm64")).output();
     let refused = refused.expect("run");
     assert_eq!(refused.status.code(), Some(1), "{}", words(&refused));
-    let said = words(&refused);
-    assert!(said.contains("Exec format error"), "{said}");
+    let output = words(&refused);
+    assert!(output.contains("Exec format error"), "{output}");
     assert!(!machine.path("opt/cni/bin/rdma-cni").exists());
     let list = machine.path("etc/cni/net.d/10-pods.conflist");
     assert_eq!(fs::read_to_string(list).expect("it"), LIST);

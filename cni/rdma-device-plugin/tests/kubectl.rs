@@ -107,9 +107,9 @@ impl Desk {
     }
 
     /// Returns the arguments of all calls of `kubectl` so far.
-    fn asked(&self) -> Vec<String> {
-        let asked = fs::read_to_string(self.path().join("asked")).expect("lines");
-        asked.lines().map(str::to_owned).collect()
+    fn calls(&self) -> Vec<String> {
+        let lines = fs::read_to_string(self.path().join("asked")).expect("lines");
+        lines.lines().map(str::to_owned).collect()
     }
 }
 
@@ -139,7 +139,7 @@ fn a_pod_pings_with_the_users_flags_and_is_deleted() {
     assert_eq!(created["spec"]["containers"][0]["args"], arguments);
     let flags = "--context=one --namespace=team";
     assert_eq!(
-        desk.asked(),
+        desk.calls(),
         [
             format!(
                 "{flags} get pods --all-namespaces --selector app.kubernetes.io/name=rdma-device-plugin -o json"
@@ -158,7 +158,7 @@ fn a_pod_pings_with_the_users_flags_and_is_deleted() {
 }
 
 #[test]
-fn a_pod_that_cannot_start_is_told_and_deleted() {
+fn a_pod_that_cannot_start_is_reported_and_deleted() {
     let desk = Desk::new();
     desk.pings("Pending", json!({"waiting": {"reason": "ErrImagePull"}}));
     let (code, output, errors) = desk.types("ping node-1 192.0.2.1");
@@ -167,7 +167,7 @@ fn a_pod_that_cannot_start_is_told_and_deleted() {
         errors,
         "kubectl-rdma: pod rdma/rdma-ping-x has no result: ErrImagePull\n"
     );
-    let last = desk.asked().pop();
+    let last = desk.calls().pop();
     assert!(last.is_some_and(|it| it.starts_with("delete pod rdma-ping-x ")));
 }
 
@@ -252,16 +252,16 @@ fn an_interrupt_deletes_the_pod() {
             .spawn()
             .expect("it runs");
         let is_waited_for = |it: &String| it.starts_with("get pod rdma-ping-x");
-        while !desk.path().join("asked").exists() || !desk.asked().iter().any(is_waited_for) {
+        while !desk.path().join("asked").exists() || !desk.calls().iter().any(is_waited_for) {
             thread::sleep(Duration::from_millis(10));
         }
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
         kill(pid, signal).expect("sent");
         assert_eq!(child.wait().expect("its end").code(), Some(code));
         assert!(
-            desk.asked().iter().any(|it| it == DELETE),
+            desk.calls().iter().any(|it| it == DELETE),
             "{:?}",
-            desk.asked()
+            desk.calls()
         );
     }
 }
@@ -275,7 +275,7 @@ fn an_interrupt_waits_for_the_pod_and_a_second_one_does_not() {
         let mut command = desk.command("ping node-1 192.0.2.1");
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
         let is_made = |it: &String| it.starts_with("create ");
-        while !desk.path().join("asked").exists() || !desk.asked().iter().any(is_made) {
+        while !desk.path().join("asked").exists() || !desk.calls().iter().any(is_made) {
             thread::sleep(Duration::from_millis(10));
         }
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
@@ -292,6 +292,6 @@ fn an_interrupt_waits_for_the_pod_and_a_second_one_does_not() {
             false => fs::remove_file(desk.path().join("waits")).expect("removed"),
         }
         assert_eq!(child.wait().expect("its end").code(), Some(129));
-        assert_eq!(desk.asked().iter().any(|it| it == DELETE), !is_again);
+        assert_eq!(desk.calls().iter().any(|it| it == DELETE), !is_again);
     }
 }

@@ -16,8 +16,8 @@ fn labels(machine: &Machine) -> BTreeMap<String, String> {
         .arg("/local")
         .output()
         .expect("chroot");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
     serde_json::from_slice(&output.stdout).expect("labels as JSON")
 }
 

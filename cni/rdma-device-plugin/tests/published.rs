@@ -4,7 +4,7 @@
 
 mod clone;
 
-use clone::{Clone, said, stand_ins};
+use clone::{Clone, stand_ins, text_of};
 use integration::{oci::Archive, pages};
 use std::{
     env, fs,
@@ -66,7 +66,7 @@ fn program(clone: &Clone, words: &[&str]) -> PathBuf {
 #[track_caller]
 fn done(command: &mut Command) -> String {
     let output = command.output().expect("run");
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", text_of(&output));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -78,7 +78,7 @@ fn built(clone: &Clone, registry: &Registry, text: &str) -> TempDir {
     let registry = format!("{}/team", registry.address);
     let words = ["--binaries", from, "--output", to, "--registry", &registry];
     let outcome = clone.release(&[&["build"], &words[..]].concat());
-    assert!(outcome.status.success(), "{}", said(&outcome));
+    assert!(outcome.status.success(), "{}", text_of(&outcome));
     output
 }
 
@@ -95,7 +95,7 @@ fn a_version_is_pushed_once() {
     let registry = Registry::start(&clone);
     let release = built(&clone, &registry, "");
     let pushed = push(&clone, &registry, &release);
-    assert!(pushed.status.success(), "{}", said(&pushed));
+    assert!(pushed.status.success(), "{}", text_of(&pushed));
     let names = String::from_utf8(pushed.stdout).expect("UTF-8");
     let team = format!("{}/team", registry.address);
     let archive = format!("rdma-device-plugin-{VERSION}-linux.oci.tar");
@@ -133,12 +133,12 @@ fn a_version_is_pushed_once() {
     );
 
     let again = push(&clone, &registry, &release);
-    assert!(again.status.success(), "{}", said(&again));
+    assert!(again.status.success(), "{}", text_of(&again));
     assert_eq!(String::from_utf8(again.stdout).expect("UTF-8"), names);
     let other = push(&clone, &registry, &built(&clone, &registry, ", another"));
-    assert_eq!(other.status.code(), Some(1), "{}", said(&other));
+    assert_eq!(other.status.code(), Some(1), "{}", text_of(&other));
     let why = format!("the registry has {team}/rdma-device-plugin:{VERSION} with other bytes");
-    assert!(said(&other).contains(&why), "{}", said(&other));
+    assert!(text_of(&other).contains(&why), "{}", text_of(&other));
 }
 
 /// Runs the commands of `docs/deploy.md`. The test builds the release with internet access, with stand-ins for the
@@ -184,7 +184,7 @@ fn a_release_is_enough_without_internet_access() {
     let archive = there.join(format!("rdma-device-plugin-{VERSION}.tgz"));
     fs::write(archive, "cut").expect("written");
     let damaged = command(&clone, &there, check).output().expect("run");
-    assert!(!damaged.status.success(), "{}", said(&damaged));
+    assert!(!damaged.status.success(), "{}", text_of(&damaged));
 }
 
 /// Returns the command that runs `line` in a shell in `directory`, with Helm.

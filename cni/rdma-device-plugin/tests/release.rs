@@ -3,7 +3,7 @@
 
 mod clone;
 
-use clone::{Clone, said, stand_ins};
+use clone::{Clone, stand_ins, text_of};
 use integration::oci::Archive;
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn a_version_is_written_wherever_one_is() {
     let clone = Clone::new();
     let version = env!("CARGO_PKG_VERSION");
     let prepared = clone.release(&["prepare", "98.7.6"]);
-    assert!(prepared.status.success(), "{}", said(&prepared));
+    assert!(prepared.status.success(), "{}", text_of(&prepared));
 
     let mut grep = Command::new("git");
     let grep = grep
@@ -32,7 +32,7 @@ fn a_version_is_written_wherever_one_is() {
         .args(["--", "Cargo.toml", "conf"])
         .output()
         .expect("run");
-    assert_eq!(said(&left), "", "the old version is left");
+    assert_eq!(text_of(&left), "", "the old version is left");
     for (path, line) in [
         ("Cargo.toml", "version = \"98.7.6\"\n"),
         ("Cargo.lock", "name = \"rdma-ipam\"\nversion = \"98.7.6\"\n"),
@@ -74,15 +74,15 @@ fn a_run_without_a_new_version_changes_nothing() {
         ("98.7.6", 1, "CHANGELOG.md has a version 98.7.6 already"),
     ] {
         let refused = clone.release(&["prepare", version]);
-        assert_eq!(refused.status.code(), Some(code), "{}", said(&refused));
-        assert!(said(&refused).contains(why), "{}", said(&refused));
+        assert_eq!(refused.status.code(), Some(code), "{}", text_of(&refused));
+        assert!(text_of(&refused).contains(why), "{}", text_of(&refused));
     }
     let mut git = Command::new("git");
     let status = git
         .arg("-C")
         .arg(clone.path())
         .args(["status", "--porcelain"]);
-    assert_eq!(said(&status.output().expect("run")), "");
+    assert_eq!(text_of(&status.output().expect("run")), "");
 }
 
 /// The release notes have one line for each list item, and absolute links. There are no notes for another
@@ -98,9 +98,9 @@ fn the_notes_are_the_changelogs_section() {
     );
     fs::write(clone.path().join("CHANGELOG.md"), released).expect("written");
     let notes = clone.release(&["notes", version, "https://example.org/blob/v1"]);
-    assert!(notes.status.success(), "{}", said(&notes));
+    assert!(notes.status.success(), "{}", text_of(&notes));
     assert_eq!(
-        said(&notes),
+        text_of(&notes),
         "### Added\n\n- One thing over two lines ([page](https://example.org/blob/v1/docs/install.md#upgrade)).\n\
          - Another ([site](https://kubernetes.io/docs/)).\n\n### Changed\n\n- A third.\n"
     );
@@ -108,7 +108,7 @@ fn the_notes_are_the_changelogs_section() {
     let other = clone.release(&["notes", "98.7.6"]);
     assert_eq!(other.status.code(), Some(1));
     let why = format!("the tree is version {version}, not 98.7.6");
-    assert!(said(&other).contains(&why), "{}", said(&other));
+    assert!(text_of(&other).contains(&why), "{}", text_of(&other));
     fs::write(
         clone.path().join("CHANGELOG.md"),
         "## [Unreleased]\n\n- Later.\n",
@@ -117,9 +117,9 @@ fn the_notes_are_the_changelogs_section() {
     let empty = clone.release(&["notes", version]);
     assert_eq!(empty.status.code(), Some(1));
     assert!(
-        said(&empty).contains("has nothing below"),
+        text_of(&empty).contains("has nothing below"),
         "{}",
-        said(&empty)
+        text_of(&empty)
     );
 }
 
@@ -144,7 +144,7 @@ fn a_release_is_whole_and_the_same_bytes_twice() {
         let output = binaries.path().join(name);
         let [from, to] = [binaries.path(), &output].map(|it| it.to_str().expect("UTF-8"));
         let built = clone.release(&["build", "--binaries", from, "--output", to]);
-        assert!(built.status.success(), "{}", said(&built));
+        assert!(built.status.success(), "{}", text_of(&built));
         files(&output)
     });
     assert!(made[0] == made[1], "not the same bytes");
@@ -171,7 +171,7 @@ fn a_release_is_whole_and_the_same_bytes_twice() {
         let listed = tar
             .arg("-tvzf")
             .arg(binaries.path().join("one").join(archive));
-        said(&listed.output().expect("run"))
+        text_of(&listed.output().expect("run"))
     };
     let one = binaries.path().join("one");
     for (archive, of) in [(&expected[2], ""), (&expected[3], " for arm64")] {
@@ -187,7 +187,7 @@ fn a_release_is_whole_and_the_same_bytes_twice() {
             let mut tar = Command::new("tar");
             let tar = tar.arg("-xzOf").arg(one.join(archive));
             let binary = tar.arg(format!("{directory}/{name}")).output();
-            assert_eq!(said(&binary.expect("run")), format!("{name}{of}"));
+            assert_eq!(text_of(&binary.expect("run")), format!("{name}{of}"));
         }
     }
     let image = Archive::open(&one.join(&expected[6]));
@@ -201,10 +201,10 @@ fn a_tree_with_changes_is_not_released() {
     let clone = Clone::new();
     fs::write(clone.path().join("LICENSE"), "mine").expect("written");
     let refused = clone.release(&["build"]);
-    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(1), "{}", text_of(&refused));
     assert!(
-        said(&refused).contains("commit first"),
+        text_of(&refused).contains("commit first"),
         "{}",
-        said(&refused)
+        text_of(&refused)
     );
 }

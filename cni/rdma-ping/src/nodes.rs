@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_the_error_says_what_to_do() {
+    fn without_a_token_the_error_has_a_remedy() {
         let directory = tempfile::tempdir().expect("a directory");
         let error = Nodes::read(directory.path(), "a").err().expect("no access");
         let text = error.to_string();

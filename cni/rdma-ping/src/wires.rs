@@ -44,12 +44,12 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
     if silent.len() < 2 {
         return;
     }
-    let heard = thread::scope(|scope| {
+    let macs = thread::scope(|scope| {
         let of_wire = |own: &Silent| {
             let (netdev, silent) = (own.netdev.clone(), &silent);
             let ask = move || {
                 let kernel = Linux::new();
-                let answer = |it: &Silent| heard(&kernel, &netdev, it.address);
+                let answer = |it: &Silent| answering_mac(&kernel, &netdev, it.address);
                 silent.iter().map(answer).collect::<Vec<_>>()
             };
             // if no thread starts, no rail counts as answering on this network
@@ -62,13 +62,17 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
     });
     let rails: Vec<&PeerRail> = silent.iter().map(|it| &it.rail).collect();
     for (own, Silent { at, .. }) in silent.iter().enumerate() {
-        let other = swapped(&rails, &heard, own);
+        let other = swapped(&rails, &macs, own);
         outcomes[*at].swapped_with = other.map(|it| rails[it].netdev.clone());
     }
 }
 
 /// Returns the hardware address that answers for `address` on the network of `netdev`.
-fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<HardwareAddress> {
+fn answering_mac(
+    kernel: &Linux,
+    netdev: &InterfaceName,
+    address: IpAddr,
+) -> Option<HardwareAddress> {
     let question = Question {
         link: netdev.clone(),
         address,
@@ -79,7 +83,7 @@ fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<Hard
     conflicts.find(|it| it.sign == Sign::Has).map(|it| it.by)
 }
 
-/// Returns the index of the peer's rail that was swapped with the peer's rail `own`. `heard[wire][rail]` is the
+/// Returns the index of the peer's rail that was swapped with the peer's rail `own`. `macs[wire][rail]` is the
 /// hardware address that answers on the network of own rail `wire` for the address of the peer's rail `rail`.
 ///
 /// Two rails are swapped only if each is on the other's network. On a node that lacks a NIC, the other rails have other
@@ -87,10 +91,10 @@ fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<Hard
 /// because one network then connects both rails.
 fn swapped(
     rails: &[&PeerRail],
-    heard: &[Vec<Option<HardwareAddress>>],
+    macs: &[Vec<Option<HardwareAddress>>],
     own: usize,
 ) -> Option<usize> {
-    let at = |wire: usize, rail: usize| heard.get(wire)?.get(rail)?.as_ref();
+    let at = |wire: usize, rail: usize| macs.get(wire)?.get(rail)?.as_ref();
     // compare the hardware address: a kernel also answers ARP for an address of another netdev (`arp_ignore` of 0)
     let has =
         |rail: usize, mac: &HardwareAddress| rails[rail].mac.as_ref().is_none_or(|it| it == mac);
@@ -122,13 +126,13 @@ mod tests {
         }
     }
 
-    /// Returns the result of [`swapped`] for each rail. An element of `heard` is the last byte of a hardware address.
-    fn all(rails: &[PeerRail], heard: &[&[Option<u8>]]) -> Vec<Option<usize>> {
+    /// Returns the result of [`swapped`] for each rail. An element of `macs` is the last byte of a hardware address.
+    fn all(rails: &[PeerRail], macs: &[&[Option<u8>]]) -> Vec<Option<usize>> {
         let rails: Vec<&PeerRail> = rails.iter().collect();
         let row = |row: &&[Option<u8>]| row.iter().map(|it| it.map(mac)).collect();
-        let heard: Vec<Vec<_>> = heard.iter().map(row).collect();
+        let macs: Vec<Vec<_>> = macs.iter().map(row).collect();
         (0..rails.len())
-            .map(|own| swapped(&rails, &heard, own))
+            .map(|own| swapped(&rails, &macs, own))
             .collect()
     }
 
@@ -168,7 +172,7 @@ mod tests {
     #[test]
     fn a_rail_of_another_peer_is_not_swapped() {
         let rails = [rail(0, "b", true), rail(1, "c", true)];
-        let heard: [&[Option<u8>]; 2] = [&[None, Some(1)], &[Some(0), None]];
-        assert_eq!(all(&rails, &heard), [None; 2]);
+        let macs: [&[Option<u8>]; 2] = [&[None, Some(1)], &[Some(0), None]];
+        assert_eq!(all(&rails, &macs), [None; 2]);
     }
 }

@@ -77,30 +77,34 @@ fn difference(written: &str, made: &str) -> String {
 }
 
 /// Asserts, for each input in the text files of `directory` of the package at `manifest`, that the lines below the
-/// input are the lines that `said` returns for it.
+/// input are the lines that `answer_of` returns for it.
 ///
 /// # Panics
 /// A line differs, or the directory has no text file.
 #[track_caller]
-pub fn assert_lines_of_each(manifest: &str, directory: &str, said: impl Fn(&str) -> Vec<String>) {
+pub fn assert_lines_of_each(
+    manifest: &str,
+    directory: &str,
+    answer_of: impl Fn(&str) -> Vec<String>,
+) {
     let is_text = |path: &Path| path.extension().is_some_and(|it| it == "txt");
     let texts = cases(manifest, directory, is_text);
     assert!(!texts.is_empty(), "{directory} has no texts");
     assert_as_written(&texts, Path::to_owned, |file| {
         let text = fs::read_to_string(file).expect("the inputs");
-        lines_of_each(&text, &said)
+        lines_of_each(&text, &answer_of)
     });
 }
 
 /// Returns `text` with new answers. A line that is neither empty, indented nor a comment (`#`) is an input. The
-/// indented lines below an input are its answer, which `said` returns.
-fn lines_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
+/// indented lines below an input are its answer, which `answer_of` returns.
+fn lines_of_each(text: &str, answer_of: impl Fn(&str) -> Vec<String>) -> String {
     let mut written = String::new();
     for line in text.lines().filter(|line| !line.starts_with(' ')) {
         let _ = writeln!(written, "{line}");
         if !line.is_empty() && !line.starts_with('#') {
-            for said in said(line) {
-                let _ = writeln!(written, "  {}", said.trim_end());
+            for answer in answer_of(line) {
+                let _ = writeln!(written, "  {}", answer.trim_end());
             }
         }
     }

@@ -142,13 +142,13 @@ fn texts_without_a_case_and_bases_without_a_use_are_found() {
     let found = list().expect("the cases");
     let names: Vec<_> = found.iter().filter_map(|it| it.file_name()).collect();
     assert_eq!(names, ["a.json", "b.json"]);
-    let said = |error: Box<dyn Any + Send>| *error.downcast::<String>().expect("a text");
+    let message = |error: Box<dyn Any + Send>| *error.downcast::<String>().expect("a text");
     write("cases/c.txt", "");
-    let refused = said(list().expect_err("a text of no case"));
+    let refused = message(list().expect_err("a text of no case"));
     assert!(refused.contains("this text has no case"), "{refused}");
     write("cases/c.json", "{}");
     write("bases/link/sf.json", "{}");
-    let refused = said(list().expect_err("a base of no case"));
+    let refused = message(list().expect_err("a base of no case"));
     assert!(refused.contains("link/sf"), "{refused}");
 }
 

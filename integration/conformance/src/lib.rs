@@ -40,7 +40,7 @@ macro_rules! suite {
             rdma {
                 in_exclusive_mode_one_namespace_sees_it
                 the_caller_has_to_be_where_the_device_is
-                a_port_tells_its_netdev_where_both_are
+                a_port_reports_its_netdev_where_both_are
                 what_is_not_there_has_no_gids
             }
             gids {
@@ -121,7 +121,7 @@ macro_rules! suite {
                 one_s_own_address_is_no_gateway
                 a_source_has_to_be_an_address_that_is_usable
                 a_route_that_is_there_is_added_in_peace
-                the_default_metric_is_told_as_none
+                the_default_metric_is_reported_as_none
                 ipv6_routes_of_two_netdevs_are_two
                 what_was_added_is_seen
             }

@@ -46,7 +46,7 @@ pub fn the_caller_has_to_be_where_the_device_is(node: &Node<'_, impl Kernel>) {
 
 /// The kernel reports a port's netdev only while RDMA device and netdev are in one namespace (`fill_port_info()`,
 /// `drivers/infiniband/core/nldev.c`).
-pub fn a_port_tells_its_netdev_where_both_are(node: &Node<'_, impl Kernel>) {
+pub fn a_port_reports_its_netdev_where_both_are(node: &Node<'_, impl Kernel>) {
     let index = node.host("nic0").index;
     let netdev = |it: Option<Namespace>| device(it).ports[0].netdev;
     assert_eq!(netdev(Some(node.observe().host)), Some(index));

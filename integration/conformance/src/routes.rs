@@ -89,7 +89,7 @@ pub fn a_route_that_is_there_is_added_in_peace(node: &Node<'_, impl Kernel>) {
 }
 
 /// The default metric, which is reported as `None`, is 0 for IPv4 and `IP6_RT_PRIO_USER` (1024) for IPv6.
-pub fn the_default_metric_is_told_as_none(node: &Node<'_, impl Kernel>) {
+pub fn the_default_metric_is_reported_as_none(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let metric = |metric, destination| Route {
         metric: Some(metric),

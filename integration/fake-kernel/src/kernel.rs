@@ -293,13 +293,13 @@ impl Kernel for FakeKernel {
         }
         for namespace in [Some(&mut observed.host), observed.pod.as_mut()] {
             for rdma in namespace.into_iter().flat_map(|it| &mut it.rdma) {
-                let is_asked = match (&state.scope, &rdma.parent) {
+                let is_requested = match (&state.scope, &rdma.parent) {
                     (Some(scope), Some(parent)) => {
                         scope.ports.contains(parent) || by_driver.contains(parent)
                     }
                     _ => true,
                 };
-                match is_asked {
+                match is_requested {
                     true => drop(state.answered.insert(rdma.name.clone())),
                     false => rdma.ports.clear(),
                 }
@@ -317,13 +317,13 @@ impl Kernel for FakeKernel {
             let parents =
                 namespaces.flat_map(|it| it.links.iter().filter_map(|link| link.parent.clone()));
             let parents: BTreeSet<_> = parents.collect();
-            let is_asked = |it: &DeviceAddress| {
+            let is_requested = |it: &DeviceAddress| {
                 [&scope.ports, &scope.besides, &by_driver]
                     .iter()
                     .any(|all| all.contains(it))
             };
             observed.devices.retain(|it| {
-                !it.rdma.is_empty() || parents.contains(&it.address) || is_asked(&it.address)
+                !it.rdma.is_empty() || parents.contains(&it.address) || is_requested(&it.address)
             });
         }
         state.world.pass_time();
@@ -393,8 +393,8 @@ impl Kernel for FakeKernel {
     }
 
     fn probe(&self, pod: &FakePod, questions: &[Question]) -> Result<Probed, ProbeError> {
-        let asked = self.alive().world.probe(pod.id, questions);
-        asked.map_err(|errno| ProbeError(errno.into()))
+        let probed = self.alive().world.probe(pod.id, questions);
+        probed.map_err(|errno| ProbeError(errno.into()))
     }
 
     fn conflicts_since_probe(
@@ -402,8 +402,8 @@ impl Kernel for FakeKernel {
         pod: &FakePod,
         questions: &[Question],
     ) -> Result<Vec<Conflict>, ProbeError> {
-        let heard = self.alive().world.conflicts_since_probe(pod.id, questions);
-        heard.map_err(|errno| ProbeError(errno.into()))
+        let conflicts = self.alive().world.conflicts_since_probe(pod.id, questions);
+        conflicts.map_err(|errno| ProbeError(errno.into()))
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

@@ -36,7 +36,7 @@ impl World {
             round.push((question.link.clone(), question.address));
             if self.duplicates.contains(&question.address) {
                 probed.conflicts.push(conflict(question, Sign::Has));
-            } else if heard_once(&mut self.probing, question.address) {
+            } else if remove_once(&mut self.probing, question.address) {
                 probed.conflicts.push(conflict(question, Sign::Probes));
             }
         }
@@ -60,7 +60,7 @@ impl World {
                 .map_err(|it| it.errno)?
                 .link;
             let hears = cannot_ask(link).is_none();
-            if hears && heard_once(&mut self.taken_late, question.address) {
+            if hears && remove_once(&mut self.taken_late, question.address) {
                 conflicts.push(conflict(question, Sign::Has));
             }
         }
@@ -69,7 +69,7 @@ impl World {
 }
 
 /// Removes `address` from `list`. Returns true if `list` had it.
-fn heard_once(list: &mut Vec<IpAddr>, address: IpAddr) -> bool {
+fn remove_once(list: &mut Vec<IpAddr>, address: IpAddr) -> bool {
     let found = list.iter().position(|it| *it == address);
     found.map(|at| list.remove(at)).is_some()
 }

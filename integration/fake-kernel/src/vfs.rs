@@ -43,13 +43,13 @@ impl World {
         let pf = pf.filter(|_| physical.is_some()).ok_or(Errno::ENOENT)?;
         let siblings = physical.map(|it| self.vfs_of(it)).unwrap_or_default();
         let number = siblings.iter().position(|it| it == address);
-        let is_told = |it: &&VfSetting| !self.untold_of_vfs.contains(&it.kind());
+        let is_reported = |it: &&VfSetting| !self.unreported_of_vfs.contains(&it.kind());
         Ok(Some(Vf {
             pf: pf.link.name.clone(),
             number: number
                 .and_then(|it| u32::try_from(it).ok())
                 .ok_or(Errno::ENOENT)?,
-            settings: settings.iter().filter(is_told).cloned().collect(),
+            settings: settings.iter().filter(is_reported).cloned().collect(),
         }))
     }
 

@@ -85,7 +85,7 @@ pub struct World {
     /// VF settings that the drivers of physical functions refuse to set.
     pub fixed_of_vfs: Vec<VfSettingKind>,
     /// VF settings that the drivers of physical functions do not report.
-    pub untold_of_vfs: Vec<VfSettingKind>,
+    pub unreported_of_vfs: Vec<VfSettingKind>,
     /// Drivers whose bind fails.
     pub broken_drivers: Vec<String>,
     /// Node and port GUID that the firmware of every function keeps, even if the physical function sets others.
@@ -193,7 +193,7 @@ impl World {
             announced: vec![],
             smc: Some(Smc::default()),
             fixed_of_vfs: vec![],
-            untold_of_vfs: vec![],
+            unreported_of_vfs: vec![],
             broken_drivers: vec![],
             stuck_guids: None,
             returns_ipoib_children: true,

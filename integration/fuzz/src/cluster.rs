@@ -126,9 +126,9 @@ pub fn objects(input: &[u8]) {
                           "conditions": [{"type": "Ready", "status": "True"}]}),
         ];
         let present = &object["status"]["devices"];
-        if let Some(said) = status::merged(&own, "hca.rdma", present, "2026-01-31T10:00:00Z") {
-            let said = Value::Array(said);
-            let again = status::merged(&own, "hca.rdma", &said, "2026-02-01T10:00:00Z");
+        if let Some(merged) = status::merged(&own, "hca.rdma", present, "2026-01-31T10:00:00Z") {
+            let merged = Value::Array(merged);
+            let again = status::merged(&own, "hca.rdma", &merged, "2026-02-01T10:00:00Z");
             assert_eq!(again, None);
         }
         let _ = status::has_all(&object["status"]["allocation"], &own);
@@ -165,7 +165,7 @@ pub fn watch(input: &[u8]) {
     let Some((size, stream)) = input.split_first() else {
         return;
     };
-    let told = |size: usize| {
+    let events_of = |size: usize| {
         let mut lines = Lines::default();
         let mut events = vec![];
         for piece in stream.chunks(size) {
@@ -183,5 +183,8 @@ pub fn watch(input: &[u8]) {
         }
         (events, false)
     };
-    assert_eq!(told(usize::from(*size).max(1)), told(stream.len().max(1)));
+    assert_eq!(
+        events_of(usize::from(*size).max(1)),
+        events_of(stream.len().max(1))
+    );
 }

@@ -54,19 +54,19 @@ pub fn metadata(input: &[u8]) {
 }
 
 /// A connection whose peer sends the bytes `left` after the first request.
-struct Said {
+struct Peer {
     left: io::Cursor<Vec<u8>>,
-    asked: bool,
+    has_request: bool,
     reader: Option<Waker>,
 }
 
-impl AsyncRead for Said {
+impl AsyncRead for Peer {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.asked {
+        if !self.has_request {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -74,13 +74,13 @@ impl AsyncRead for Said {
     }
 }
 
-impl AsyncWrite for Said {
+impl AsyncWrite for Peer {
     fn poll_write(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.asked = true;
+        self.has_request = true;
         self.reader.take().into_iter().for_each(Waker::wake);
         Poll::Ready(Ok(bytes.len()))
     }
@@ -109,13 +109,13 @@ pub fn http(input: &[u8]) {
 /// Returns status and body of the answer `input`.
 fn answered(input: &[u8]) -> Option<(u16, Vec<u8>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let said = Said {
+    let peer = Peer {
         left: io::Cursor::new(input.to_vec()),
-        asked: false,
+        has_request: false,
         reader: None,
     };
     runtime.expect("a runtime").block_on(async {
-        let response = send(said, Request::new(Bytes::new())).await.ok()?;
+        let response = send(peer, Request::new(Bytes::new())).await.ok()?;
         let status = response.status.as_u16();
         let body = response.whole(LONGEST).await.ok()?;
         Some((status, body.to_vec()))
@@ -129,8 +129,8 @@ mod tests {
     /// The peer answers only after the request, because the client rejects an answer that comes before.
     #[test]
     fn an_answer_is_read() {
-        let said = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ni-1";
-        assert_eq!(answered(said), Some((200, b"i-1".to_vec())));
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ni-1";
+        assert_eq!(answered(response), Some((200, b"i-1".to_vec())));
         assert_eq!(answered(b"SSH-2.0-x\r\n"), None);
     }
 }

@@ -61,8 +61,8 @@ pub fn chain(input: &[u8]) {
 /// A second reading differs from the first.
 pub fn cni_cache(input: &[u8]) {
     for pod in [("default", "a"), ("", "")] {
-        let told = sandbox::cached_network(input, pod);
-        assert_eq!(told, sandbox::cached_network(input, pod));
+        let network = sandbox::cached_network(input, pod);
+        assert_eq!(network, sandbox::cached_network(input, pod));
     }
     if let Some((pod, _)) = sandbox::uid(input) {
         // the file is about this pod

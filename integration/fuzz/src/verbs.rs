@@ -71,10 +71,10 @@ impl Node {
         self.kernel.begin();
         let text = conf.to_string();
         let _ = rdma_cni::run(input, &mut text.as_bytes(), &mut output, &self.kernel);
-        let said: Value = serde_json::from_slice(&output).unwrap_or_default();
-        match said.get("code") {
-            None => Ok(said),
-            Some(_) => Err(said),
+        let answer: Value = serde_json::from_slice(&output).unwrap_or_default();
+        match answer.get("code") {
+            None => Ok(answer),
+            Some(_) => Err(answer),
         }
     }
 
@@ -88,14 +88,14 @@ impl Node {
             conf["prevResult"] = previous.clone();
         }
         let lock_deadline = LockDeadline::until(Instant::now() + Duration::from_secs(5));
-        let said = rdma_ipam::call(
+        let answer = rdma_ipam::call(
             environment(command, "a"),
             conf.to_string().as_bytes(),
             (&RealDisk, &self.linux),
             lock_deadline,
         );
         let read = |text: Vec<u8>| serde_json::from_slice(&text).unwrap_or_default();
-        said.map(read).map_err(read)
+        answer.map(read).map_err(read)
     }
 }
 
@@ -123,14 +123,14 @@ pub fn checked_result(input: &[u8]) {
     };
     let previous = Value::Object(previous);
     NODE.with(|node| {
-        for (program, said) in [
+        for (program, result) in [
             ("rdma-cni", node.rdma_cni("CHECK", "a", Some(&previous))),
             ("rdma-ipam", node.rdma_ipam("CHECK", Some(&previous))),
         ] {
-            if let Err(error) = said {
-                let told = error["msg"].as_str().expect("a sentence");
+            if let Err(error) = result {
+                let message = error["msg"].as_str().expect("a sentence");
                 assert!(is_drift(&error), "{program}: {error}");
-                assert!(!told.contains(conf_reader::steers), "{told:?}");
+                assert!(!message.contains(conf_reader::steers), "{message:?}");
             }
         }
         if let Err(error) = node.rdma_cni("DEL", "b", Some(&previous)) {
@@ -184,8 +184,8 @@ mod tests {
                 previous["interfaces"][0]["name"] = "rdma0".into();
                 let cni = node.rdma_cni("CHECK", "a", Some(&previous));
                 assert_eq!(cni.is_ok(), is_so, "{cni:?}");
-                for said in [ipam, cni] {
-                    assert!(said.as_ref().err().is_none_or(is_drift), "{said:?}");
+                for answer in [ipam, cni] {
+                    assert!(answer.as_ref().err().is_none_or(is_drift), "{answer:?}");
                 }
             }
         });

@@ -74,8 +74,8 @@ pub fn pid_of<N>(cluster: &Cluster<N>) -> Pid {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
     let id = id.and_then(|it| it.strip_prefix(cluster.runtime.engine().scheme()));
     let id = id.unwrap_or_else(|| panic!("no container: {pod:#}"));
-    let told = cluster.runtime.cri().container(id).expect("it is known");
-    let pid = told["pid"].as_i64().expect("a number");
+    let container = cluster.runtime.cri().container(id).expect("it is known");
+    let pid = container["pid"].as_i64().expect("a number");
     Pid::from_raw(i32::try_from(pid).expect("a process"))
 }
 
@@ -136,9 +136,9 @@ pub fn end<N>(cluster: &mut Cluster<N>, names: &[&str]) {
 /// Asserts that the pod's first container has never been restarted.
 #[track_caller]
 pub fn was_never_started_anew<N>(cluster: &Cluster<N>, name: &str) {
-    let told = cluster.get(&format!("{PODS}/{name}"));
-    let container = &told["status"]["containerStatuses"][0];
-    assert_eq!(container["restartCount"], 0, "{told:#}");
+    let object = cluster.get(&format!("{PODS}/{name}"));
+    let container = &object["status"]["containerStatuses"][0];
+    assert_eq!(container["restartCount"], 0, "{object:#}");
 }
 
 /// Waits until no claim exists, then asserts that the claims have left no files.

@@ -21,7 +21,7 @@ pub fn address(cluster: &Cluster, pod: &str, rail: usize) -> String {
 #[track_caller]
 pub fn address_of(cluster: &Cluster, pod: &str, family: &str, interface: &str) -> String {
     let line = format!("ip {family} -json address show scope global dev {interface}");
-    let netdev = parse_list(&said(cluster, pod, &line)).swap_remove(0);
+    let netdev = parse_list(&output_of(cluster, pod, &line)).swap_remove(0);
     let address = netdev["addr_info"][0]["local"].as_str();
     let address =
         address.unwrap_or_else(|| panic!("{pod} has no address on {interface}: {netdev}"));
@@ -45,8 +45,8 @@ pub fn rping_to(cluster: &Cluster, [server, client]: [&str; 2], to: &str) {
         (client, format!("rping -c -a {to} -v -V -C 5")),
     ];
     let output = exec_both(cluster, lines, RPING_LISTENS);
-    let [said, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
-    assert_rping_succeeded(output.status.code(), &format!("{said}{errors}"));
+    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    assert_rping_succeeded(output.status.code(), &format!("{stdout}{stderr}"));
 }
 
 /// Waits until the pod's sysfs shows its address on a rail as a GID. Returns the GID's index.
@@ -55,7 +55,7 @@ pub fn gid_index(cluster: &Cluster, pod: &str, rail: usize) -> usize {
     let address = address(cluster, pod, rail);
     gid_of(&nics::rdma(rail), &address, |script| {
         let script = script.replace('\'', r"'\''");
-        said(cluster, pod, &format!("sh -c '{script}'"))
+        output_of(cluster, pod, &format!("sh -c '{script}'"))
     })
 }
 
@@ -73,20 +73,20 @@ pub fn read_bandwidth(
         format!("ib_read_bw -q {pairs} -d {rdma} -x {gid} -s 4096 -n 20 -F")
     };
     // the programs exchange their parameters by TCP beforehand
-    let told = cluster.get(&format!("/api/v1/namespaces/default/pods/{server}"));
-    let by_tcp = told["status"]["podIP"].as_str().expect("an address");
+    let object = cluster.get(&format!("/api/v1/namespaces/default/pods/{server}"));
+    let by_tcp = object["status"]["podIP"].as_str().expect("an address");
     let lines = [
         (server, asks(server)),
         (client, format!("{} {by_tcp}", asks(client))),
     ];
     let output = exec_both(cluster, lines, PERFTEST_LISTENS);
-    let said = succeeded("ib_read_bw", output);
-    let header = said.lines().position(|it| it.contains("BW average"));
-    let figures = said.lines().nth(header.expect("a table") + 1);
+    let text = succeeded("ib_read_bw", output);
+    let header = text.lines().position(|it| it.contains("BW average"));
+    let figures = text.lines().nth(header.expect("a table") + 1);
     let figures: Vec<&str> = figures.expect("figures").split_whitespace().collect();
     let reads = (20 * pairs).to_string();
-    assert_eq!(figures[..2], ["4096", reads.as_str()], "{said}");
-    average(&said)
+    assert_eq!(figures[..2], ["4096", reads.as_str()], "{text}");
+    average(&text)
 }
 
 /// Runs the server's command in its pod by `kubectl exec`, and the client's command when the server listens. The
@@ -98,7 +98,7 @@ fn exec_both(
     listens: (&str, &str),
 ) -> Output {
     between(
-        |question| said(cluster, server, question),
+        |question| output_of(cluster, server, question),
         listens,
         || cluster.types(&exec(server, &serving)),
         || cluster.tries(&exec(client, &asking)),
@@ -111,7 +111,7 @@ fn exec(pod: &str, line: &str) -> String {
 
 /// Runs a program in the pod. The program must succeed. Returns its output.
 #[track_caller]
-fn said(cluster: &Cluster, pod: &str, line: &str) -> String {
+fn output_of(cluster: &Cluster, pod: &str, line: &str) -> String {
     let line = exec(pod, line);
     succeeded(&line, cluster.plane.try_shell(&line))
 }

@@ -43,7 +43,7 @@ pub struct Ran {
     /// The program's exit status.
     pub code: i32,
     /// The program's standard output, followed by its standard error.
-    pub said: String,
+    pub output: String,
 }
 
 impl Cri {
@@ -160,13 +160,13 @@ impl Cri {
     /// Stops and removes the pods for which `unwanted` returns true, as kubelet does. Returns true if none of them is
     /// left. Prints a failure, after which kubelet would repeat the call.
     pub fn remove_all(&self, unwanted: impl Fn(&PodSandbox) -> bool) -> bool {
-        let said = |status: Status| println!("{}", status.message());
+        let print = |status: Status| println!("{}", status.message());
         let left = || {
-            let pods = self.pods().map_err(said).ok()?;
+            let pods = self.pods().map_err(print).ok()?;
             Some(pods.into_iter().filter(&unwanted).collect::<Vec<_>>())
         };
         for sandbox in left().unwrap_or_default() {
-            self.remove(&sandbox.id).unwrap_or_else(said);
+            self.remove(&sandbox.id).unwrap_or_else(print);
         }
         // lists again: sandboxes may have been added or removed since the first list
         left().is_some_and(|left| left.is_empty())
@@ -221,10 +221,10 @@ impl Cri {
             timeout: i64::try_from(limit.as_secs()).expect("seconds"),
         };
         let answer = self.ask(async |mut it| it.exec_sync(request).await)?;
-        let said = [answer.stdout, answer.stderr].concat();
+        let output = [answer.stdout, answer.stderr].concat();
         Ok(Ran {
             code: answer.exit_code,
-            said: String::from_utf8_lossy(&said).into_owned(),
+            output: String::from_utf8_lossy(&output).into_owned(),
         })
     }
 

@@ -67,7 +67,7 @@ pub struct Ended {
     /// The container's exit status.
     pub code: i32,
     /// Output of the program.
-    pub said: String,
+    pub output: String,
 }
 
 impl ContainerRuntime {
@@ -89,21 +89,21 @@ impl ContainerRuntime {
             containers: vec![],
             cri: self.cri().clone(),
         };
-        let mut said = String::new();
+        let mut output = String::new();
         for container in &manifest.pod().init_containers {
             let id = pod.start(container, &config);
             let code = pod.ended(&id);
-            said += &pod.log(&container.name);
+            output += &pod.log(&container.name);
             if code != 0 {
                 pod.remove();
-                return Err(Ended { code, said });
+                return Err(Ended { code, output });
             }
         }
         for container in &manifest.pod().containers {
             let id = pod.start(container, &config);
             pod.containers.push((container.clone(), id));
         }
-        Ok((pod, said))
+        Ok((pod, output))
     }
 }
 
@@ -220,7 +220,7 @@ impl DaemonPod {
 
     /// Returns the daemon's output so far.
     #[track_caller]
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         self.log(&self.main().0.name)
     }
 
@@ -237,17 +237,17 @@ impl DaemonPod {
                 .cri
                 .container_status(&self.main().1)
                 .expect("it is known");
-            let said = self.said();
-            if said.contains(words) {
+            let output = self.output();
+            if output.contains(words) {
                 return Ok(());
             }
             if status.state() == ContainerState::ContainerExited {
                 let code = status.exit_code;
-                return Err(Ended { code, said });
+                return Err(Ended { code, output });
             }
             assert!(
                 Instant::now() < end,
-                "not within {TO_PREPARE:?}: {words:?}; {said}"
+                "not within {TO_PREPARE:?}: {words:?}; {output}"
             );
             thread::sleep(Duration::from_millis(100));
         }
@@ -279,7 +279,7 @@ impl DaemonPod {
         let words: Vec<&str> = probe.exec.command.iter().map(String::as_str).collect();
         let limit = Duration::from_secs(probe.timeout_seconds);
         match self.cri.exec(&self.main().1, &words, limit) {
-            Ok(ran) => (ran.code == 0, ran.said),
+            Ok(ran) => (ran.code == 0, ran.output),
             Err(status) => (false, status.message().to_owned()),
         }
     }

@@ -91,6 +91,6 @@ pub fn has_just(container: &Container, function: &Function) {
     let mut nodes = container.rdma_nodes();
     nodes.retain(|(name, ..)| name != "rdma_cm");
     assert_eq!(nodes, [uverbs(&function.rdma)], "{function:?}");
-    let said = container.sh(&format!("ibv_devinfo -d {}", function.rdma));
-    assert!(said.contains("PORT_ACTIVE"), "{said}");
+    let output = container.sh(&format!("ibv_devinfo -d {}", function.rdma));
+    assert!(output.contains("PORT_ACTIVE"), "{output}");
 }

@@ -105,23 +105,23 @@ impl InstalledNode {
     #[track_caller]
     pub fn daemon_pod(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
         let started = self.runtime.daemon_pod(manifest, name);
-        started.unwrap_or_else(|Ended { code, said }| {
-            panic!("an init container of {name} ended with {code}: {said}")
+        started.unwrap_or_else(|Ended { code, output }| {
+            panic!("an init container of {name} ended with {code}: {output}")
         })
     }
 
     /// Runs the pod like [`Self::daemon_pod`], and waits until the readiness probe succeeds.
     #[track_caller]
     pub fn daemon(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
-        let (daemon, said) = self.daemon_pod(manifest, name);
+        let (daemon, output) = self.daemon_pod(manifest, name);
         let is_ready = wait::within(TO_BE_READY, || daemon.ready().0);
         assert!(
             is_ready,
             "not within {TO_BE_READY:?}: {:?}; {}",
             daemon.ready(),
-            daemon.said()
+            daemon.output()
         );
-        (daemon, said)
+        (daemon, output)
     }
 
     /// Runs a pod whose only container requests one `rdma/hca`. The runtime creates the container only if the daemon
@@ -139,16 +139,16 @@ impl InstalledNode {
         let spec = PodSpec::new(name).container("main", &[given]);
         let may_start = Cell::new(true);
         let pod = self.runtime.run_asking(&spec, |given| {
-            let asked = self.kubelet.before_start(&given.resource, &given.ids);
-            may_start.set(asked.is_ok());
-            asked
+            let response = self.kubelet.before_start(&given.resource, &given.ids);
+            may_start.set(response.is_ok());
+            response
         });
         pod.map_err(|status| {
             self.free(name);
-            let said = status.message().to_owned();
+            let message = status.message().to_owned();
             match may_start.get() {
-                true => NotStarted::Failed(said),
-                false => NotStarted::Refused(said),
+                true => NotStarted::Failed(message),
+                false => NotStarted::Refused(message),
             }
         })
     }

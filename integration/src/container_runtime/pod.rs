@@ -431,13 +431,13 @@ impl Container {
     pub fn rdma_nodes(&self) -> Vec<(String, u64, u64)> {
         let line = "cd /dev/infiniband && for it in *; do \
                     printf '%s %d %d\\n' $it 0x$(stat -c %t $it) 0x$(stat -c %T $it); done";
-        let said = self.sh(line);
+        let output = self.sh(line);
         let node = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let number = |word: &str| word.parse().expect("a number");
             (words[0].to_owned(), number(words[1]), number(words[2]))
         };
-        let mut nodes: Vec<_> = said.lines().map(node).collect();
+        let mut nodes: Vec<_> = output.lines().map(node).collect();
         nodes.sort();
         nodes
     }
@@ -446,6 +446,6 @@ impl Container {
 /// Returns the output of a program that must succeed.
 #[track_caller]
 pub(super) fn succeeded(ran: Ran, line: &str) -> String {
-    assert_eq!(ran.code, 0, "{line}: {}", ran.said);
-    ran.said
+    assert_eq!(ran.code, 0, "{line}: {}", ran.output);
+    ran.output
 }

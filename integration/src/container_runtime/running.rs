@@ -167,7 +167,7 @@ impl Drop for ContainerRuntime {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(60)..];
-            eprintln!("{:?} said at last:\n{}", self.engine, last.join("\n"));
+            eprintln!("the last lines of {:?}:\n{}", self.engine, last.join("\n"));
         }
     }
 }

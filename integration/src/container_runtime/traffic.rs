@@ -40,7 +40,7 @@ pub fn rping(server: End<'_>, client: End<'_>) {
         || server.container.sh(&serving),
         || client.container.try_sh(&asking),
     );
-    assert_rping_succeeded(Some(ran.code), &ran.said);
+    assert_rping_succeeded(Some(ran.code), &ran.output);
 }
 
 /// Runs `ib_read_bw` with `pairs` queue pairs and the GIDs of both ends' addresses. The programs exchange their

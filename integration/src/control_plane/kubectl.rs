@@ -153,9 +153,9 @@ impl ControlPlane {
         )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        let (head, said) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        let (head, response_body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         let status = head.split(' ').nth(1).unwrap_or_default();
-        Ok((status.starts_with('2'), said.to_owned()))
+        Ok((status.starts_with('2'), response_body.to_owned()))
     }
 
     fn as_administrator<'a>(&self, command: &'a mut Command) -> &'a mut Command {

@@ -56,19 +56,19 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn done(said: String) -> Self {
+    pub(super) fn done(output: String) -> Self {
         let errors = String::new();
         Self {
             status: 0,
-            said,
+            said: output,
             errors,
         }
     }
 
-    pub(super) fn not_done(said: String, errors: String) -> Self {
+    pub(super) fn not_done(output: String, errors: String) -> Self {
         Self {
             status: 1 << 8,
-            said,
+            said: output,
             errors,
         }
     }
@@ -77,7 +77,7 @@ impl Answer {
         self.status == 0
     }
 
-    pub(super) fn said(self) -> String {
+    pub(super) fn into_output(self) -> String {
         self.said
     }
 }

@@ -77,7 +77,7 @@ impl RemoteControlPlane {
     pub fn request(&self, method: &str, path: &str, body: &str) -> (bool, String) {
         let [method, path, body] = [method, path, body].map(str::to_owned);
         let answer = question(Question::Api { method, path, body });
-        (answer.is_done(), answer.said())
+        (answer.is_done(), answer.into_output())
     }
 
     /// Ends the API server by `signal`, and starts it again. Returns when it is ready.
@@ -110,7 +110,7 @@ impl Drop for RemoteControlPlane {
             let shown = self.try_shell(&line);
             eprintln!("{line}:\n{}", String::from_utf8_lossy(&shown.stdout));
         }
-        eprintln!("{}", question(Question::LastErrors).said());
+        eprintln!("{}", question(Question::LastErrors).into_output());
     }
 }
 

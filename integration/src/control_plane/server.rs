@@ -78,7 +78,7 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
     let site = Arc::new(Site::with_nodes(pki, members));
     let listener = listen(&site);
     let running = Arc::new(RwLock::new(Running::default()));
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     for member in members {
         let mut vm = machine(&site, *member, members.len() > 1);
         let vm = vm.args(arguments).env(PKI, pki).spawn();
@@ -87,20 +87,20 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
         write(&running)
             .machines
             .insert(member.number, Machine::Runs(pid));
-        let (member, tell) = (*member, tell.clone());
+        let (member, sender) = (*member, sender.clone());
         thread::spawn(move || {
             let status = vm.wait().expect("our own child");
-            let _ = tell.send(Message::Ended(member, status));
+            let _ = sender.send(Message::Ended(member, status));
         });
     }
     thread::spawn({
         let running = Arc::clone(&running);
-        move || accept(&listener, &running, &tell)
+        move || accept(&listener, &running, &sender)
     });
     // the control plane starts while the machines boot
     write(&running).plane = Some(start(&site, members));
     loop {
-        match told.recv().expect("the machines end some time") {
+        match receiver.recv().expect("the machines end some time") {
             Message::Ended(FIRST, status) => {
                 let mut running = write(&running);
                 running.machines.remove(&FIRST.number);
@@ -144,16 +144,16 @@ fn listen(site: &Site) -> TcpListener {
     listener.join().expect("a listener")
 }
 
-fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, tell: &Sender<Message>) {
+fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, sender: &Sender<Message>) {
     for stream in listener.incoming().flatten() {
-        let (running, tell) = (Arc::clone(running), tell.clone());
+        let (running, sender) = (Arc::clone(running), sender.clone());
         thread::spawn(move || match read(&stream) {
             Ok(Request::Question(question)) => {
                 let running = running.read().unwrap_or_else(PoisonError::into_inner);
                 answer(&stream, || answered(&running, question));
             }
             Ok(Request::Change(change)) => {
-                let _ = tell.send(Message::Request(change, stream));
+                let _ = sender.send(Message::Request(change, stream));
             }
             Err(error) => {
                 eprintln!("the control plane's server received an invalid request: {error}")
@@ -186,8 +186,8 @@ fn answered(running: &Running, question: Question) -> Answer {
     match question {
         Question::Shell(line) => plane.try_shell(&line).into(),
         Question::Api { method, path, body } => match plane.request(&method, &path, &body) {
-            Ok((true, said)) => Answer::done(said),
-            Ok((false, said)) => Answer::not_done(said, String::new()),
+            Ok((true, output)) => Answer::done(output),
+            Ok((false, output)) => Answer::not_done(output, String::new()),
             Err(error) => Answer::not_done(String::new(), error.to_string()),
         },
         Question::LastErrors => Answer::done(plane.last_errors()),

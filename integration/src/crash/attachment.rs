@@ -372,7 +372,7 @@ impl Attachments {
     /// no call, GC, or ADD and DEL of the pod `b`. `holds`: the pod `a` may still have its devices. Returns a sentence
     /// for each failed call and each difference.
     pub fn restore(&self, turn: usize, holds: bool) -> Vec<String> {
-        let told = |when: &str, left: Vec<String>| -> Vec<String> {
+        let prefixed = |when: &str, left: Vec<String>| -> Vec<String> {
             left.into_iter().map(|it| format!("{when}: {it}")).collect()
         };
         let mut left = vec![];
@@ -380,12 +380,12 @@ impl Attachments {
             0 => {}
             1 => {
                 left.extend(must_succeed("GC", &self.gc().run()));
-                left.extend(told("after GC", self.differences(&[0])));
+                left.extend(prefixed("after GC", self.differences(&[0])));
             }
             _ => {
                 left.extend(self.other());
                 if !holds {
-                    left.extend(told(
+                    left.extend(prefixed(
                         "after another pod's ADD and DEL",
                         self.differences(&[1]),
                     ));
@@ -393,7 +393,7 @@ impl Attachments {
             }
         }
         left.extend(must_succeed("DEL", &self.call("DEL", 0).run()));
-        left.extend(told("in the end", self.differences(&[0])));
+        left.extend(prefixed("in the end", self.differences(&[0])));
         left
     }
 }

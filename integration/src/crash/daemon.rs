@@ -53,7 +53,7 @@ const LIST_FILE: &str = "net.d/10-flannel.conflist";
 const WRITTEN: [&str; 5] = ["state", "cdi", "device-info", "net.d", "bin"];
 
 /// Files and directories for a container: settings of libraries, its ids, rails of its pod.
-const TOLD: [&str; 3] = [
+const CONTAINER_FILES: [&str; 3] = [
     "state/containers",
     "state/containers.json",
     "cdi/rdma-device-plugin-container.json",
@@ -106,10 +106,10 @@ pub struct Writes {
     machine: Machine,
     program: PathBuf,
     injector: PathBuf,
-    /// Two sets of files after a run without a fault: all files, and the files of [`TOLD`].
+    /// Two sets of files after a run without a fault: all files, and the files of [`CONTAINER_FILES`].
     reference: Option<[Files; 2]>,
-    /// Differences in the files of [`TOLD`], after the last daemon prepared a container.
-    told_otherwise: Vec<String>,
+    /// Differences in the files of [`CONTAINER_FILES`], after the last daemon prepared a container.
+    container_differences: Vec<String>,
     /// Duration of the longest run without a fault.
     longest: Duration,
 }
@@ -133,7 +133,7 @@ impl Writes {
             program,
             injector,
             reference: None,
-            told_otherwise: vec![],
+            container_differences: vec![],
             longest: Duration::ZERO,
         }
     }
@@ -268,8 +268,10 @@ impl Story for Writes {
             tracee(&injector).map(|it| kill(it, Signal::SIGKILL));
         }
         let status = injector.wait().expect("a status");
-        self.told_otherwise = match &self.reference {
-            Some([_, told]) if has_all => self.files(TOLD).differences(told, &|_| false),
+        self.container_differences = match &self.reference {
+            Some([_, expected]) if has_all => self
+                .files(CONTAINER_FILES)
+                .differences(expected, &|_| false),
             _ => vec![],
         };
         let end = match has_all {
@@ -288,8 +290,8 @@ impl Story for Writes {
     fn put_right(&mut self, _: &End, _: usize) -> Vec<String> {
         let kubelet = Kubelet::started(&self.machine.path("kubelet"));
         let daemon = Daemon::start(&mut self.daemon());
-        let told = mem::take(&mut self.told_otherwise).into_iter();
-        let mut left: Vec<String> = told
+        let differences = mem::take(&mut self.container_differences).into_iter();
+        let mut left: Vec<String> = differences
             .map(|it| format!("a container can start: {it}"))
             .collect();
         if !self.has_all(&kubelet, TIMEOUT, &mut || false) {
@@ -301,7 +303,7 @@ impl Story for Writes {
         }
         let files = self.files(WRITTEN);
         match &self.reference {
-            None => self.reference = Some([files, self.files(TOLD)]),
+            None => self.reference = Some([files, self.files(CONTAINER_FILES)]),
             Some([reference, _]) => left.extend(files.differences(reference, &|_| false)),
         }
         left

@@ -193,8 +193,8 @@ impl Programs {
         let installed = self.installed.get_or_insert_with(|| files.clone());
         let is_others = |path: &Path| (self.is_others)(&self.machine, path);
         let lacking = files.differences(installed, &is_others);
-        let told = lacking.into_iter();
-        told.map(|it| format!("{when}: {it}")).collect()
+        let lines = lacking.into_iter();
+        lines.map(|it| format!("{when}: {it}")).collect()
     }
 }
 

@@ -73,8 +73,8 @@ impl Extent {
     }
 
     fn of_run(first: usize, usual: usize) -> Self {
-        let told = env::var("RDMA_CRASH_EVERY").ok();
-        let every = told.map_or(usual, |it| it.parse().expect("a number"));
+        let value = env::var("RDMA_CRASH_EVERY").ok();
+        let every = value.map_or(usual, |it| it.parse().expect("a number"));
         Self {
             every,
             first: first % every,
@@ -156,7 +156,7 @@ impl Tally {
 
     /// Prints the results, and adds a line to the table of `scripts/crash`.
     #[track_caller]
-    pub(super) fn tell(&self) {
+    pub(super) fn publish(&self) {
         println!("{self}");
         let Some(table) = env::var_os("RDMA_CRASH_TABLE") else {
             return;
@@ -187,8 +187,8 @@ pub fn sweep(story: &mut dyn Story, extent: Extent) -> Tally {
     let (faults, mut tally) = without_fault(story);
     let (errors, kills) = by_kind(faults);
     let chosen = extent.of(kills).chain(extent.of(errors));
-    tell_each(story, chosen, &mut tally);
-    tally.tell();
+    run_each(story, chosen, &mut tally);
+    tally.publish();
     tally
 }
 
@@ -199,8 +199,8 @@ pub fn kills_and_errors(story: &mut dyn Story, kills: Extent, errors: Extent) ->
     let (faults, mut tally) = without_fault(story);
     let (all_errors, all_kills) = by_kind(faults);
     let chosen = kills.of(all_kills).chain(errors.of(unlike(all_errors)));
-    tell_each(story, chosen, &mut tally);
-    tally.tell();
+    run_each(story, chosen, &mut tally);
+    tally.publish();
     tally
 }
 
@@ -226,7 +226,7 @@ pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
         for fault in met {
             let missed = (0..TRIES).take_while(|_| {
                 let missed = tally.unmet + tally.elsewhere;
-                tell_each(story, iter::once(fault.clone()), &mut tally);
+                run_each(story, iter::once(fault.clone()), &mut tally);
                 tally.unmet + tally.elsewhere > missed
             });
             let missed = missed.count();
@@ -236,7 +236,7 @@ pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
         }
         assert!(is_met, "{}: {point:?} is not met", tally.name);
     }
-    tally.tell();
+    tally.publish();
     tally
 }
 
@@ -258,8 +258,8 @@ pub fn at_syncs(story: &mut dyn Story, what: &str) -> Tally {
     let last = others
         .into_iter()
         .filter(|(fault, _)| matches!(fault, Fault::KillAfter(_)));
-    tell_each(story, syncs.into_iter().chain(last), &mut tally);
-    tally.tell();
+    run_each(story, syncs.into_iter().chain(last), &mut tally);
+    tally.publish();
     tally
 }
 
@@ -294,16 +294,16 @@ fn recorded(story: &mut dyn Story) -> Report {
     report
 }
 
-fn tell_each(
+fn run_each(
     story: &mut dyn Story,
     faults: impl Iterator<Item = (Fault, String)>,
     tally: &mut Tally,
 ) {
     for (turn, (fault, what)) in faults.enumerate() {
-        let told = catch_unwind(AssertUnwindSafe(|| {
-            tell(story, (fault, &what), turn, tally)
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            run_one(story, (fault, &what), turn, tally)
         }));
-        let left = told.unwrap_or_else(|panic| vec![words(&*panic)]);
+        let left = result.unwrap_or_else(|panic| vec![words(&*panic)]);
         if !left.is_empty() {
             let line = format!("{}: {what}, turn {turn}: {left:#?}", story.name());
             eprintln!("{line}");
@@ -316,7 +316,7 @@ fn tell_each(
     }
 }
 
-fn tell(
+fn run_one(
     story: &mut dyn Story,
     (fault, what): (Fault, &str),
     turn: usize,

@@ -57,7 +57,7 @@ pub fn two_kills(
             false => tally.unmet += 1,
         }
     }
-    tally.tell();
+    tally.publish();
     tally
 }
 
@@ -111,7 +111,7 @@ pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Exte
         let what = format!("{words}, and killed before change {kill}, turn {turn}");
         note(&mut tally, of, &what, of.restore(turn, holds));
     }
-    tally.tell();
+    tally.publish();
     tally
 }
 
@@ -149,7 +149,7 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
         let what = format!("{words}, and then {then}, turn {turn}");
         note(&mut tally, of, &what, left);
     }
-    tally.tell();
+    tally.publish();
     tally
 }
 

@@ -95,8 +95,8 @@ impl ClaimManager {
                 plugin_registered: true,
                 error: String::new(),
             };
-            let told = client.notify_registration_status(status).await;
-            told.expect("it is told");
+            let response = client.notify_registration_status(status).await;
+            response.expect("a response");
             let channel = self::channel(Path::new(&info.endpoint), "localhost").await;
             let channel = channel.expect("it listens");
             let health = Grpc::new(channel.clone());

@@ -168,8 +168,8 @@ impl Node {
         allocations.retain(|it| it.pod.1 == pod);
         assert!(!allocations.is_empty(), "{pod} has nothing");
         for it in allocations {
-            let told = self.kubelet.before_start(&it.resource, &it.ids);
-            told.unwrap_or_else(|status| panic!("{pod}, {}: {status}", it.container));
+            let response = self.kubelet.before_start(&it.resource, &it.ids);
+            response.unwrap_or_else(|status| panic!("{pod}, {}: {status}", it.container));
         }
     }
 

@@ -52,7 +52,7 @@ struct State {
     pods: Vec<PodResources>,
     get: Get,
     mood: Mood,
-    asked: Vec<&'static str>,
+    requests: Vec<&'static str>,
 }
 
 /// The running stand-in. Drop ends it.
@@ -119,7 +119,7 @@ impl PodResourcesServer {
             pods: vec![],
             get: Get::Works,
             mood: Mood::Prompt,
-            asked: vec![],
+            requests: vec![],
         };
         let mut server = Self {
             socket: socket.to_owned(),
@@ -151,8 +151,8 @@ impl PodResourcesServer {
     }
 
     /// Returns the requests since the last call: `Get`, `List`.
-    pub fn asked(&self) -> Vec<&'static str> {
-        std::mem::take(&mut self.state().asked)
+    pub fn take_requests(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.state().requests)
     }
 
     /// Stops the server as when kubelet ends: the socket's file remains.
@@ -218,7 +218,7 @@ impl Answers {
     async fn take(&self, question: &'static str) -> Result<(), Status> {
         let mood = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            state.asked.push(question);
+            state.requests.push(question);
             let mood = state.mood;
             if let Mood::Busy(left) = mood {
                 state.mood = match left {

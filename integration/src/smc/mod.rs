@@ -164,10 +164,10 @@ impl SmcPeer {
         let one = (socket != Socket::Tcp).then(|| (OneCpu::begin(), First::begin()));
         let mut process = Process::start(self, netns, "client", socket.option(), &words);
         let connected = (0..count).map(|_| {
-            let told = process.event("connected", LIMIT);
+            let event = process.event("connected", LIMIT);
             Connected {
-                took: Duration::from_micros(told["microseconds"].as_u64().expect("a number")),
-                local: parse(&told["local"]),
+                took: Duration::from_micros(event["microseconds"].as_u64().expect("a number")),
+                local: parse(&event["local"]),
                 bytes,
             }
         });
@@ -245,7 +245,7 @@ struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     events: Receiver<String>,
-    told: Vec<String>,
+    received: Vec<String>,
 }
 
 impl Process {
@@ -277,7 +277,7 @@ impl Process {
             stdin: child.stdin.take(),
             child,
             events,
-            told: vec![],
+            received: vec![],
         }
     }
 
@@ -290,16 +290,16 @@ impl Process {
             let line = match self.events.recv_timeout(left) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("not {name:?} within {limit:?}, only {:#?}", self.told)
+                    panic!("not {name:?} within {limit:?}, only {:#?}", self.received)
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.child.wait();
-                    panic!("ended ({status:?}) before {name:?}: {:#?}", self.told)
+                    panic!("ended ({status:?}) before {name:?}: {:#?}", self.received)
                 }
             };
-            self.told.push(line.clone());
+            self.received.push(line.clone());
             let event: Value = serde_json::from_str(&line).expect("JSON");
-            assert_ne!(event["event"], "failed", "{:#?}", self.told);
+            assert_ne!(event["event"], "failed", "{:#?}", self.received);
             if event["event"] == name {
                 return event;
             }
@@ -315,12 +315,12 @@ impl Process {
             status.is_some()
         });
         let Some(status) = status else {
-            self.told.extend(self.events.try_iter());
-            panic!("did not end: {:#?}", self.told);
+            self.received.extend(self.events.try_iter());
+            panic!("did not end: {:#?}", self.received);
         };
         // the thread that reads the events may still add the last ones
-        self.told.extend(self.events.iter());
-        assert!(status.success(), "{status}: {:#?}", self.told);
+        self.received.extend(self.events.iter());
+        assert!(status.success(), "{status}: {:#?}", self.received);
     }
 
     fn kill(&mut self) {

@@ -72,7 +72,7 @@ pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
 }
 
 /// The level `baseline` refuses exactly the pods that request `IPC_LOCK` or the node's network namespace.
-pub(super) fn those_that_podsecurity_refuses_are_told(cluster: &mut ControlPlane) {
+pub(super) fn those_that_podsecurity_refuses_are_reported(cluster: &mut ControlPlane) {
     cluster.kubectl("create namespace strict");
     cluster.kubectl("label namespace strict pod-security.kubernetes.io/enforce=baseline");
     cluster.until("pods can be made in the namespace", |it| {
@@ -82,11 +82,11 @@ pub(super) fn those_that_podsecurity_refuses_are_told(cluster: &mut ControlPlane
     for file in all() {
         // the API server accepts an object that creates pods from a template, and returns a warning
         let dry = cluster.kubectl_with("-n strict apply --dry-run=server -f -", &example(&file));
-        let said = String::from_utf8_lossy(&dry.stderr).into_owned();
+        let warnings = String::from_utf8_lossy(&dry.stderr).into_owned();
         let asks = example(&file);
         let violates = asks.contains("IPC_LOCK") || asks.contains("hostNetwork: true");
-        let is_told = said.contains("PodSecurity \"baseline:latest\"");
-        assert_eq!(is_told, violates, "{file}: {said}");
+        let is_reported = warnings.contains("PodSecurity \"baseline:latest\"");
+        assert_eq!(is_reported, violates, "{file}: {warnings}");
     }
     cluster.kubectl("delete namespace strict");
     assert!(root().join("docs/deploy.md").exists());

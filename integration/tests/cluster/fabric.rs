@@ -54,8 +54,8 @@ pub(super) fn writes_the_config_map_of_its_node(cluster: &mut ControlPlane) {
         ("get secrets".to_owned(), "Forbidden"),
         ("get configmaps -A".to_owned(), "Forbidden"),
     ] {
-        let (is_done, said) = tried(cluster, &line);
-        assert!(!is_done && said.contains(words), "{line}: {said}");
+        let (is_done, message) = tried(cluster, &line);
+        assert!(!is_done && message.contains(words), "{line}: {message}");
     }
 
     let machine = Machine::with(&[NIC]);

@@ -44,14 +44,17 @@ pub(super) fn shows_conditions_and_events(cluster: &ControlPlane) {
     assert!(is_one_sentence, "{errors}");
     assert_eq!(code, Some(1));
 
-    let (code, told, errors) = typed(cluster, "kubectl rdma doctor trainer");
+    let (code, output, errors) = typed(cluster, "kubectl rdma doctor trainer");
     assert!(
-        told.contains("event RdmaRailLost: rails that are unusable: mlx5_1"),
-        "{told}"
+        output.contains("event RdmaRailLost: rails that are unusable: mlx5_1"),
+        "{output}"
     );
     assert_eq!((code, errors.is_empty()), (Some(1), false));
-    let (code, told, _) = typed(cluster, "kubectl rdma doctor rdma-1");
-    assert!(told.starts_with("condition DeviceGone: 1 of 2"), "{told}");
+    let (code, output, _) = typed(cluster, "kubectl rdma doctor rdma-1");
+    assert!(
+        output.starts_with("condition DeviceGone: 1 of 2"),
+        "{output}"
+    );
     assert_eq!(code, Some(1));
 
     for (line, words) in [

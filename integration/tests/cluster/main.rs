@@ -85,7 +85,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     manifests::any_one_becomes_any_other(&mut cluster);
     manifests::podsecurity_stops_them_where_it_is_enforced(&mut cluster);
     examples::all_are_taken(&mut cluster);
-    examples::those_that_podsecurity_refuses_are_told(&mut cluster);
+    examples::those_that_podsecurity_refuses_are_reported(&mut cluster);
     refused::are_deleted_by_the_daemon_of_their_node(&mut cluster);
     report::is_by_the_daemon_of_its_node_and_of_its_own_condition(&mut cluster);
     pod_policy::refuses_what_could_change_a_shared_nic(&mut cluster);

@@ -50,8 +50,8 @@ pub(super) fn roll_out(cluster: &mut ControlPlane, daemon_set: &str, pods: u64) 
             are_ready
         },
     );
-    let told = cluster.kubectl(&format!("rollout status --watch=false {what}"));
-    assert!(told.contains("successfully rolled out"), "{told}");
+    let output = cluster.kubectl(&format!("rollout status --watch=false {what}"));
+    assert!(output.contains("successfully rolled out"), "{output}");
 }
 
 /// Deletes the objects of a manifest, and waits until the cluster has no pods.

@@ -64,20 +64,20 @@ impl<'a> Operator<'a> {
     /// Types the lines of a block, one by one. Omits lines that need a kubelet: the log of a pod and programs in a pod.
     #[track_caller]
     pub(super) fn types(&self, block: &Block) -> String {
-        let mut said = String::new();
+        let mut output = String::new();
         for line in &block.lines {
             let names = self.names.iter();
             let line = names.fold(line.clone(), |line, (name, value)| {
                 line.replace(name, value)
             });
             let program = line.split(' ').next().expect("a program");
-            said += &match program {
+            output += &match program {
                 "kubectl" if [" logs ", " exec "].iter().any(|it| line.contains(it)) => continue,
                 "kubectl" | "helm" | "jq" => self.at_desk(&line),
                 _ => self.in_node(&line),
             };
         }
-        said
+        output
     }
 
     /// Types a line at the operator's workstation, while pods start and end.

@@ -89,8 +89,8 @@ pub(super) fn passes_a_pods_arguments(cluster: &mut ControlPlane) {
     invoke("ADD").result();
     assert_eq!(netns.addresses("net1"), [format!("{ADDRESS}/24")]);
     let link = netns.link("net1").expect("a child");
-    let told = &cluster.get("-n default pod job")[0];
-    let status = &told["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"];
+    let pod_object = &cluster.get("-n default pod job")[0];
+    let status = &pod_object["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"];
     let status: Value = serde_json::from_str(status.as_str().expect("a text")).expect("JSON");
     let rail = &status[1];
     assert_eq!(rail["name"], "default/rails", "{status}");

@@ -109,8 +109,8 @@ impl Node {
         let given = given.map(|(name, id)| pod("default", name, &[&[("rdma/hca", id.as_slice())]]));
         server.set_pods(&given.collect::<Vec<_>>());
         for id in &ids {
-            let asked = kubelet.ask_for("rdma/hca", &[std::slice::from_ref(id)]);
-            asked.expect("given");
+            let response = kubelet.ask_for("rdma/hca", &[std::slice::from_ref(id)]);
+            response.expect("given");
         }
         Self {
             daemon,
@@ -161,10 +161,10 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, token: &str, pods: &[Value; 
         (token, "get secrets -A".into(), "Forbidden"),
     ] {
         let done = cluster.kubectl_as(token, &line);
-        let said = String::from_utf8(done.stderr).expect("UTF-8");
+        let errors = String::from_utf8(done.stderr).expect("UTF-8");
         assert!(
-            !done.status.success() && said.contains(words),
-            "{line}: {said}"
+            !done.status.success() && errors.contains(words),
+            "{line}: {errors}"
         );
     }
     let evicts = cluster.kubectl_as(token, "auth can-i create pods --subresource=eviction");

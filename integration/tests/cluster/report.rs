@@ -72,16 +72,16 @@ fn events(cluster: &ControlPlane, reason: &str) -> Vec<(String, Value)> {
     let found = cluster.get(&format!(
         "events -n default --field-selector reason={reason}"
     ));
-    let said = found.into_iter().map(|mut it| {
+    let messages = found.into_iter().map(|mut it| {
         assert_eq!(it["source"]["host"], "rdma-1");
         let message = it["message"].as_str().expect("a message").to_owned();
         (message, it["involvedObject"]["uid"].take())
     });
-    said.collect()
+    messages.collect()
 }
 
 #[track_caller]
-fn until_told(cluster: &mut ControlPlane, reason: &str) {
+fn until_reported(cluster: &mut ControlPlane, reason: &str) {
     let what = format!("an event {reason}");
     cluster.until(&what, |it| !events(it, reason).is_empty());
 }
@@ -158,8 +158,8 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, bound: &str) {
             NOTHING_ELSE,
         ),
     ] {
-        let said = patch(cluster, token, node, &tried);
-        assert!(said.contains(words), "{node}: {tried}: {said}");
+        let reply = patch(cluster, token, node, &tried);
+        assert!(reply.contains(words), "{node}: {tried}: {reply}");
     }
     for line in [
         "label node rdma-1 stolen=true",
@@ -169,10 +169,10 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, bound: &str) {
         "delete pod trainer",
     ] {
         let done = cluster.kubectl_as(bound, line);
-        let said = String::from_utf8(done.stderr).expect("UTF-8");
+        let errors = String::from_utf8(done.stderr).expect("UTF-8");
         assert!(
-            !done.status.success() && said.contains("Forbidden"),
-            "{line}: {said}"
+            !done.status.success() && errors.contains("Forbidden"),
+            "{line}: {errors}"
         );
     }
 }
@@ -257,20 +257,25 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
         message.contains("0000:af:00.0 (mlx5_1) is no longer on this node"),
         "{message}"
     );
-    cluster.until("both pods are told", |it| {
+    cluster.until("both pods have an event", |it| {
         events(it, "RdmaRailLost").len() == 2
     });
-    let told = events(cluster, "RdmaRailLost");
+    let reported = events(cluster, "RdmaRailLost");
     let lost = "rails that are unusable: mlx5_1 (0000:af:00.0): it is no longer on this node";
-    assert!(told.iter().all(|(message, _)| message == lost), "{told:?}");
+    assert!(
+        reported.iter().all(|(message, _)| message == lost),
+        "{reported:?}"
+    );
     // kubelet does not report the pod's uid, and for a pod with the host's network no file contains it
-    assert!(told.iter().any(|(_, it)| it == &own) && told.iter().any(|(_, it)| it.is_null()));
+    assert!(
+        reported.iter().any(|(_, it)| it == &own) && reported.iter().any(|(_, it)| it.is_null())
+    );
     for pause in [NEXT_TRY, Duration::ZERO, Duration::ZERO] {
         let tried = kubelet.before_start("rdma/hca", &["1".into()]);
         tried.expect_err("it may not start");
         thread::sleep(pause);
     }
-    until_told(cluster, "RdmaPodRefused");
+    until_reported(cluster, "RdmaPodRefused");
     let [(refused, _)] = &events(cluster, "RdmaPodRefused")[..] else {
         panic!("one event for several tries");
     };
@@ -293,7 +298,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     assert_eq!(of_others(&after), of_others(&before));
     assert_eq!(after["status"]["capacity"], before["status"]["capacity"]);
     assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"]);
-    until_told(cluster, "RdmaRailRecovered");
+    until_reported(cluster, "RdmaRailRecovered");
     let (back, _) = events(cluster, "RdmaRailRecovered").remove(0);
     assert_eq!(back, "rails that are usable again: mlx5_1 (0000:af:00.0)");
 

@@ -174,13 +174,13 @@ pub(crate) fn send_by_all(text: &str) {
             continue;
         };
         let name = netdev.file_name();
-        let said = format!("{text} {}", name.to_string_lossy());
+        let payload = format!("{text} {}", name.to_string_lossy());
         let frame = [
             &[0xff; 6][..],
             &[0x02, 0, 0, 0, 0, 0x77],
             &PROTOCOL.to_be_bytes(),
-            &[said.len() as u8],
-            said.as_bytes(),
+            &[payload.len() as u8],
+            payload.as_bytes(),
             &[0; 60],
         ]
         .concat();
@@ -204,8 +204,8 @@ pub(crate) fn send_by_all(text: &str) {
 
 /// Returns the texts of the frames that a [`listener`] received since the last call, except frames that its own
 /// namespace sent.
-pub(crate) fn heard(listener: &OwnedFd) -> Vec<String> {
-    let mut heard = vec![];
+pub(crate) fn received_texts(listener: &OwnedFd) -> Vec<String> {
+    let mut texts = vec![];
     let mut frame = [0_u8; 2048];
     loop {
         // SAFETY: the structure consists of numbers.
@@ -223,13 +223,13 @@ pub(crate) fn heard(listener: &OwnedFd) -> Vec<String> {
             )
         };
         let Ok(received) = usize::try_from(received) else {
-            return heard;
+            return texts;
         };
         let text = frame[..received].get(15..15 + usize::from(frame[14]));
         if from.sll_pkttype != libc::PACKET_OUTGOING
             && let Some(text) = text
         {
-            heard.push(String::from_utf8_lossy(text).into_owned());
+            texts.push(String::from_utf8_lossy(text).into_owned());
         }
     }
 }

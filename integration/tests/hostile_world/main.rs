@@ -243,8 +243,8 @@ fn a_program_of_the_host_that_the_pod_detached_is_reported() {
     let deleted = given.node.invoke("DEL", "a", given.pod.path());
     let deleted = deleted.input(&given.rails).run();
     assert!(deleted.status.success(), "{deleted}");
-    let told = "eth1 is back on the host, but not fully restored: tcx of eth1: ingress";
-    assert!(deleted.stderr.contains(told), "{deleted}");
+    let message = "eth1 is back on the host, but not fully restored: tcx of eth1: ingress";
+    assert!(deleted.stderr.contains(message), "{deleted}");
     let note = given.node.state().join("given-up/eth1.json");
     let note = std::fs::read_to_string(note).expect("a note");
     assert!(note.contains("tcx of eth1"), "{note}");

@@ -6,7 +6,9 @@
 
 use crate::{
     change::{Change, Dice},
-    inside::{attributes, driver_settings, heard, inside, listener, send_by_all, set_features},
+    inside::{
+        attributes, driver_settings, inside, listener, received_texts, send_by_all, set_features,
+    },
 };
 use integration::{
     Netns, Node, Snapshot, extent,
@@ -143,7 +145,7 @@ impl Story {
         }
     }
 
-    fn told(&self) -> String {
+    fn description(&self) -> String {
         let mut text = format!(
             "repeat with RDMA_HOSTILE_SEED={}\nending: {:?}\n",
             self.seed, self.ending
@@ -359,7 +361,7 @@ impl World {
         let switch = &self.node.switch;
         let [at_switch, at_next] = [inside(switch, listener), inside(next, listener)];
         // discard frames that are still in flight
-        heard(spy);
+        received_texts(spy);
         let word = |who: &str| format!("{who}-{}", story.seed);
         let expected = |who: &str, netdev: &dyn Fn(usize) -> String| -> BTreeSet<String> {
             let rails = (0..RAILS).map(netdev);
@@ -374,11 +376,11 @@ impl World {
             inside(old, || send_by_all(&word("old")));
             inside(next, || send_by_all(&word("next")));
             inside(switch, || send_by_all(&word("switch")));
-            by_switch.extend(heard(&at_switch));
-            by_next.extend(heard(&at_next));
+            by_switch.extend(received_texts(&at_switch));
+            by_next.extend(received_texts(&at_next));
             by_switch.is_superset(&from_next) && by_next.is_superset(&from_switch)
         });
-        let conflicts_since_probe = heard(spy);
+        let conflicts_since_probe = received_texts(spy);
         let own = word("old");
         let is_foreign = |text: &String| !text.starts_with(&own);
         let foreign: Vec<&String> = conflicts_since_probe
@@ -395,8 +397,8 @@ impl World {
             .chain(from_switch.difference(&by_next))
             .collect();
         Err(format!(
-            "the old pod heard {foreign:?}, others heard {sent:?} of it, and of the next pod's frames {lost:?} did not \
-             arrive"
+            "the old pod received {foreign:?}, others received {sent:?} from it, and of the next pod's frames {lost:?} \
+             did not arrive"
         ))
     }
 }
@@ -421,7 +423,7 @@ fn nothing_that_a_pod_does_to_its_rails_outlives_it() {
                     if let Err(error) = ran {
                         world = None;
                         let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
-                        wrong.push(format!("{error}\n{}", story.told()));
+                        wrong.push(format!("{error}\n{}", story.description()));
                         if wrong.len() >= MOST_WRONG {
                             return;
                         }

@@ -23,9 +23,9 @@ fn ranges_of_both_families() {
         let list = host_device(&lan, &ipam);
         let attachment = lan.node.attachment("a", &pod).of_pod("team", "one");
         let result = runtime.add(&list, &attachment).expect("ADD");
-        let told = ips(&result);
-        assert!(told[0].starts_with("10.7.0.") && told[1].starts_with("fd07::"));
-        assert_eq!(pod.addresses("eth0"), told);
+        let reported = ips(&result);
+        assert!(reported[0].starts_with("10.7.0.") && reported[1].starts_with("fd07::"));
+        assert_eq!(pod.addresses("eth0"), reported);
         assert_eq!(result["ips"][0]["gateway"], "10.7.0.1");
         let route = ("default".to_owned(), "10.7.0.1".to_owned());
         assert_eq!(gateway_routes(&pod), [route]);
@@ -36,8 +36,8 @@ fn ranges_of_both_families() {
         let lease = lan.leases_dir().join(ip.to_string());
         let text = std::fs::read_to_string(&lease).expect("the lease");
         std::fs::write(&lease, text.replacen('a', "b", 1)).expect("another's");
-        let said = refused(runtime.check(&list, &attachment), 999);
-        assert!(said.contains(&format!("{ip} is held by ")), "{said}");
+        let message = refused(runtime.check(&list, &attachment), 999);
+        assert!(message.contains(&format!("{ip} is held by ")), "{message}");
         std::fs::write(&lease, text).expect("its own");
         runtime.check(&list, &attachment).expect("CHECK");
         runtime.del(&list, &attachment).expect("DEL");

@@ -10,10 +10,10 @@ use std::{collections::BTreeSet, fs};
 /// of `hosts`, it is leased to `attachment`, and it is not the host's own.
 #[track_caller]
 fn assert_placed(lan: &Lan, pod: &Netns, attachment: &Attachment, result: &Value, hosts: &[&str]) {
-    let told = ips(result);
-    assert_eq!(told.len(), hosts.len(), "{result}");
-    assert_eq!(pod.addresses(&attachment.ifname), told);
-    for (address, host) in told.iter().zip(hosts) {
+    let reported = ips(result);
+    assert_eq!(reported.len(), hosts.len(), "{result}");
+    assert_eq!(pod.addresses(&attachment.ifname), reported);
+    for (address, host) in reported.iter().zip(hosts) {
         assert_eq!(network(address), network(host));
         assert_ne!(ip(address), ip(host));
         let owner = (attachment.container.clone(), attachment.ifname.clone());
@@ -287,8 +287,8 @@ fn status() {
         refused(Err::<(), _>(outcome), 3);
     }
     lan.direct("STATUS", &list, &json!({})).run().silent();
-    let told = lan.direct("STATUS", &list, &json!({"master": "eth9"}));
-    let text = told.run().error(50);
+    let call = lan.direct("STATUS", &list, &json!({"master": "eth9"}));
+    let text = call.run().error(50);
     assert!(text.contains("eth9"), "{text}");
     // no address was leased by these calls
     lan.assert_nothing_is_held();

@@ -115,7 +115,7 @@ fn each_rail_has_addresses_of_its_own_parent() {
 }
 
 /// Requests one IPv4 address and one IPv6 address for each rail, in any order.
-const WISHES: [&str; 4] = [
+const REQUESTED_IPS: [&str; 4] = [
     "2001:db8:2::77",
     "10.1.0.77",
     "10.2.0.77/24",
@@ -128,17 +128,19 @@ fn each_rail_gets_the_requested_addresses_of_its_own_network() {
     let (runtime, pod) = (lan.node.runtime(), lan.quick_pod("pod"));
     let attachment = lan.node.attachment("a", &pod).of_pod("team", "one");
     let mut by_args = list.clone();
-    by_args.plugins[0]["args"] = json!({"cni": {"ips": WISHES}});
-    let by_runtime = attachment.clone().with_capability("ips", json!(WISHES));
+    by_args.plugins[0]["args"] = json!({"cni": {"ips": REQUESTED_IPS}});
+    let by_runtime = attachment
+        .clone()
+        .with_capability("ips", json!(REQUESTED_IPS));
     for (list, attachment) in [(&list, &by_runtime), (&by_args, &attachment)] {
         runtime.add(list, attachment).expect("ADD");
         assert_placed(&lan, &pod, "a");
         for (rail, number) in [("rdma0", 1), ("rdma1", 2)] {
-            let wished = [
+            let requested = [
                 format!("10.{number}.0.77/24"),
                 format!("2001:db8:{number}::77/64"),
             ];
-            assert_eq!(pod.addresses(rail), wished);
+            assert_eq!(pod.addresses(rail), requested);
         }
         runtime.check(list, attachment).expect("CHECK");
         runtime.del(list, attachment).expect("DEL");

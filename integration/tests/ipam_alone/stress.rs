@@ -86,7 +86,7 @@ impl Dice {
 struct Counts {
     adds: AtomicU32,
     dels: AtomicU32,
-    looks: AtomicU32,
+    checks: AtomicU32,
     killed: [AtomicU32; 3],
 }
 
@@ -156,9 +156,9 @@ impl Stress {
         self.counts.adds.fetch_add(1, Relaxed);
         if outcome.status.success() {
             let result = outcome.result();
-            let told = crate::lan::ips(&result);
-            assert_eq!(told.len(), 2, "{result}");
-            assert_eq!(pod.netns.addresses("eth0"), told);
+            let reported = crate::lan::ips(&result);
+            assert_eq!(reported.len(), 2, "{result}");
+            assert_eq!(pod.netns.addresses("eth0"), reported);
             pod.becomes(Phase::Added);
         } else {
             assert!(was_killed, "{outcome}");
@@ -240,7 +240,7 @@ impl Stress {
                 assert_eq!(self.lan.lease(ip), Some(owner), "{ip} in {pod:?}");
             }
         }
-        self.counts.looks.fetch_add(1, Relaxed);
+        self.counts.checks.fetch_add(1, Relaxed);
     }
 
     fn keep_checking(&self) {
@@ -283,7 +283,7 @@ fn no_address_is_configured_twice_and_none_is_lost() {
         is_over: AtomicBool::new(false),
     };
     thread::scope(|scope| {
-        let looker = scope.spawn(|| stress.keep_checking());
+        let checker = scope.spawn(|| stress.keep_checking());
         let threads: Vec<_> = (0..THREADS)
             .map(|number| {
                 let stress = &stress;
@@ -292,7 +292,7 @@ fn no_address_is_configured_twice_and_none_is_lost() {
             .collect();
         let ends: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         stress.is_over.store(true, Relaxed);
-        looker.join().expect("what was seen is right");
+        checker.join().expect("what was seen is right");
         assert!(ends.iter().all(Result::is_ok), "a thread failed");
     });
     stress.check_once();

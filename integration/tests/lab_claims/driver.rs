@@ -137,9 +137,9 @@ pub(super) fn is_away_for_long(cluster: &mut Cluster, pods: &[&Pod]) {
     cluster.delete(PODS, &["ends"]);
     cluster.make(PODS, &pod("comes"));
     let comes = format!("{PODS}/comes");
-    cluster.until("the scheduler says why it waits", |it| {
-        let told = it.get(&comes);
-        let conditions = told["status"]["conditions"].as_array();
+    cluster.until("the scheduler reports why it waits", |it| {
+        let pending = it.get(&comes);
+        let conditions = pending["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
         conditions.any(|it| it["reason"] == "Unschedulable")
     });

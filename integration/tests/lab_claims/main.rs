@@ -44,9 +44,9 @@ const DEVICES: [&str; 3] = [
 #[track_caller]
 fn claiming(cluster: &mut Cluster, name: &str) -> Pod {
     let pod = cluster.pod(name);
-    let told = cluster.get(&format!("{PODS}/{name}"));
-    let claim = told["status"]["extendedResourceClaimStatus"]["resourceClaimName"].as_str();
-    let claim = claim.unwrap_or_else(|| panic!("it has no claim: {told:#}"));
+    let pod_object = cluster.get(&format!("{PODS}/{name}"));
+    let claim = pod_object["status"]["extendedResourceClaimStatus"]["resourceClaimName"].as_str();
+    let claim = claim.unwrap_or_else(|| panic!("it has no claim: {pod_object:#}"));
     let claim = cluster.get(&format!("{CLAIMS}/{claim}"));
     let results = &claim["status"]["allocation"]["devices"]["results"];
     assert_eq!(results[0]["device"], "rdma-hca-all", "{claim:#}");
@@ -67,15 +67,15 @@ fn of_the_host_have_the_devices(cluster: &mut Cluster) {
 
 /// Asserts that the container's environment names the pod's rails, each with an RDMA device and a GID index.
 fn knows_its_rails(pod: &Pod) {
-    let told = pod.main().sh("echo \"$RDMA_RAILS\"");
-    let rails: Value = serde_json::from_str(&told).expect("JSON");
+    let output = pod.main().sh("echo \"$RDMA_RAILS\"");
+    let rails: Value = serde_json::from_str(&output).expect("JSON");
     let rails = rails.as_array().expect("a list");
     for (number, rail) in rails.iter().enumerate() {
-        assert_eq!(rail["interface"], format!("rdma{number}"), "{told}");
-        assert_eq!(rail["rdmaDevice"], nics::rdma(number), "{told}");
-        assert!(rail["gidIndex"].is_u64(), "{told}");
+        assert_eq!(rail["interface"], format!("rdma{number}"), "{output}");
+        assert_eq!(rail["rdmaDevice"], nics::rdma(number), "{output}");
+        assert!(rail["gidIndex"].is_u64(), "{output}");
     }
-    assert_eq!(rails.len(), NICS.len(), "{told}");
+    assert_eq!(rails.len(), NICS.len(), "{output}");
 }
 
 fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
@@ -145,12 +145,12 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
 }
 
 /// The slice shows the current network of a NIC's bond, by which claims can select the NIC.
-fn nics_tell_their_networks(cluster: &mut Cluster) {
+fn nics_report_their_networks(cluster: &mut Cluster) {
     let [_, device, _] = DEVICES;
-    let told = |cluster: &Cluster| claims::attribute(cluster, device, "ipv6Prefix");
+    let prefix = |cluster: &Cluster| claims::attribute(cluster, device, "ipv6Prefix");
     let bond = claims::attribute(cluster, device, "bond");
     let bond = bond["string"].as_str().expect("a bond").to_owned();
-    let before = told(cluster);
+    let before = prefix(cluster);
     assert!(before["string"].is_string(), "{before}");
     // the kernel lists the newest address first
     for (verb, expected) in [("add", json!({"string": "fd77::/64"})), ("del", before)] {
@@ -159,9 +159,10 @@ fn nics_tell_their_networks(cluster: &mut Cluster) {
             .nics
             .host
             .ip(&format!("address {verb} fd77::5/64 dev {bond}"));
-        cluster.until(&format!("{bond} {verb}: the slice says {expected}"), |it| {
-            told(it) == expected
-        });
+        cluster.until(
+            &format!("{bond} {verb}: the slice reports {expected}"),
+            |it| prefix(it) == expected,
+        );
         let address = claims::attribute(cluster, device, "ipv6Address");
         assert_eq!(address["string"] == "fd77::5", verb == "add", "{address}");
         let took = at.elapsed();
@@ -187,7 +188,7 @@ fn unchanged_pods_are_served_by_claims() {
     let network = Snapshot::of(&cluster.nics.host);
     let kubelet_started = driver::takes_the_device_plugins_place(&mut cluster);
     install(&mut cluster, MANIFEST, &DEVICES);
-    nics_tell_their_networks(&mut cluster);
+    nics_report_their_networks(&mut cluster);
     of_the_host_have_the_devices(&mut cluster);
     let pair = of_the_example_have_all_rails(&mut cluster);
     let [server, client] = are_served_after_a_kill(&mut cluster, pair);

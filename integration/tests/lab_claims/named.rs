@@ -47,8 +47,8 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
 /// A pod with one claim, which its containers in the list `users` (`containers` or `initContainers`) use.
 fn pod(name: &str, claim: &Value, users: &str) -> Value {
     let mut main = json!({"name": "main", "image": TOOLS, "command": ["sleep", "1000000"]});
-    let look = "cat /sys/class/net/rdma0/address && ls /dev/infiniband/uverbs*";
-    let mut init = json!({"name": "init", "image": TOOLS, "command": ["sh", "-e", "-c", look]});
+    let script = "cat /sys/class/net/rdma0/address && ls /dev/infiniband/uverbs*";
+    let mut init = json!({"name": "init", "image": TOOLS, "command": ["sh", "-e", "-c", script]});
     let mut claim = claim.clone();
     claim["name"] = "nic".into();
     let resources = json!({"claims": [{"name": "nic"}]});
@@ -65,14 +65,14 @@ fn pod(name: &str, claim: &Value, users: &str) -> Value {
 }
 
 /// Returns the status of the claim's one device.
-fn said(cluster: &Cluster, claim: &str) -> Value {
+fn device_status(cluster: &Cluster, claim: &str) -> Value {
     cluster.get(&format!("{CLAIMS}/{claim}"))["status"]["devices"][0].clone()
 }
 
 /// Returns the number of pod rails in the claim's status.
 fn rails(cluster: &Cluster, claim: &str) -> usize {
-    let said = said(cluster, claim);
-    said["data"]["rails"].as_array().map_or(0, Vec::len)
+    let status = device_status(cluster, claim);
+    status["data"]["rails"].as_array().map_or(0, Vec::len)
 }
 
 #[track_caller]
@@ -96,10 +96,12 @@ fn of_one_claim_have_their_own_rails(cluster: &mut Cluster) -> [Pod; 2] {
         assert_eq!(mtu(&pod.netns(), "rdma0"), 1400);
     }
     rping_on_all_rails(pods.each_ref());
-    cluster.until("the claim tells of both", |it| rails(it, "both") == 4);
-    let told = said(cluster, "both");
-    assert_eq!(told["conditions"][0]["status"], "True", "{told:#}");
-    assert_eq!(told["networkData"], Value::Null, "{told:#}");
+    cluster.until("the claim reports the rails of both pods", |it| {
+        rails(it, "both") == 4
+    });
+    let status = device_status(cluster, "both");
+    assert_eq!(status["conditions"][0]["status"], "True", "{status:#}");
+    assert_eq!(status["networkData"], Value::Null, "{status:#}");
     cluster.report("two pods of one claim have their own rails, and reach each other");
     pods
 }
@@ -116,15 +118,15 @@ fn of_an_init_container_is_attached(cluster: &mut Cluster) {
     assert_ne!(
         devices.code, 0,
         "the other container has none: {}",
-        devices.said
+        devices.output
     );
-    let told = cluster.get(&format!("{PODS}/init"));
-    let name = told["status"]["resourceClaimStatuses"][0]["resourceClaimName"].clone();
+    let pod_object = cluster.get(&format!("{PODS}/init"));
+    let name = pod_object["status"]["resourceClaimStatuses"][0]["resourceClaimName"].clone();
     let name = name.as_str().expect("a claim").to_owned();
-    cluster.until("the claim tells of its network", |it| {
-        said(it, &name)["networkData"]["interfaceName"] == "rdma0"
+    cluster.until("the claim reports its network", |it| {
+        device_status(it, &name)["networkData"]["interfaceName"] == "rdma0"
     });
-    let network = said(cluster, &name)["networkData"].clone();
+    let network = device_status(cluster, &name)["networkData"].clone();
     let mut own = pod.netns().addresses("rdma0");
     own.retain(|it| !it.starts_with("fe80:"));
     own.sort();
@@ -213,19 +215,19 @@ fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
 }
 
 /// Kubelet reports a NIC without carrier as unhealthy in the status of a container that has this NIC.
-fn hear_of_their_devices_health(cluster: &mut Cluster) {
+fn report_their_devices_health(cluster: &mut Cluster) {
     let is = |cluster: &mut Cluster, state: &str| {
         let change = if state == "Healthy" { "up" } else { "down" };
         let line = format!("ip link set dev {} {change}", NICS[0]);
         cluster.nics.host.run(&line);
-        let mut told = Value::Null;
+        let mut reported = Value::Null;
         cluster.until(&format!("its device is {state}"), |it| {
             let pod = it.get(&format!("{PODS}/second"));
             let container = &pod["status"]["containerStatuses"][0];
-            told = container["allocatedResourcesStatus"][0]["resources"][0].clone();
-            told["health"] == state
+            reported = container["allocatedResourcesStatus"][0]["resources"][0].clone();
+            reported["health"] == state
         });
-        cluster.report(&format!("{state}: {told}"));
+        cluster.report(&format!("{state}: {reported}"));
     };
     is(cluster, "Unhealthy");
     is(cluster, "Healthy");
@@ -237,12 +239,12 @@ fn are_refused_in_words(cluster: &mut Cluster) {
     cluster.make(CLAIMS, &object("ResourceClaim", "wrong", spec));
     let claim = json!({"resourceClaimName": "wrong"});
     cluster.make(PODS, &pod("wrong", &claim, "containers"));
-    let mut said = String::new();
-    cluster.until("the pod's events say what is wrong", |it| {
-        said = it.types("kubectl events --for pod/wrong -o json");
-        said.contains("mtu: must be a whole number from 68 to 65535")
+    let mut events = String::new();
+    cluster.until("the pod's events report what is wrong", |it| {
+        events = it.types("kubectl events --for pod/wrong -o json");
+        events.contains("mtu: must be a whole number from 68 to 65535")
     });
-    assert!(said.contains("FailedPrepareDynamicResources"), "{said}");
+    assert!(events.contains("FailedPrepareDynamicResources"), "{events}");
     assert_eq!(records().len(), 2, "of the other pods alone");
     cluster.report("a claim with nonsense is refused in words");
     end(cluster, &["wrong"]);
@@ -254,21 +256,23 @@ pub(super) fn claims(cluster: &mut Cluster) {
     let pods = of_one_claim_have_their_own_rails(cluster);
     of_an_init_container_is_attached(cluster);
     are_refused_in_words(cluster);
-    hear_of_their_devices_health(cluster);
+    report_their_devices_health(cluster);
     outlive_kubelet(cluster, &pods);
     let [_, second] = &pods;
     end(cluster, &["first"]);
     has_all_rails(second);
-    cluster.until("the claim tells of one", |it| rails(it, "both") == 2);
-    let told = said(cluster, "both");
-    assert!(told["networkData"]["ips"].is_array(), "{told:#}");
+    cluster.until("the claim reports the rails of one pod", |it| {
+        rails(it, "both") == 2
+    });
+    let status = device_status(cluster, "both");
+    assert!(status["networkData"]["ips"].is_array(), "{status:#}");
     end(cluster, &["second"]);
-    cluster.until("the claim tells of none", |it| rails(it, "both") == 0);
+    cluster.until("the claim reports no rails", |it| rails(it, "both") == 0);
     cluster.delete(CLAIMS, &["both"]);
     keep_their_device(cluster);
     cluster.delete(TEMPLATES, &["nic"]);
     wait::until("the bonds' devices are active", || {
-        let said = cluster.nics.host.run("rdma link show");
-        said.matches("state ACTIVE").count() == 2
+        let output = cluster.nics.host.run("rdma link show");
+        output.matches("state ACTIVE").count() == 2
     });
 }

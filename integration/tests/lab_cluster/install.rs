@@ -34,8 +34,8 @@ pub(super) fn by_the_page(cluster: &mut Cluster) {
             // kubelet reports to the API server every ten seconds
             cluster.until("the node has ids", Cluster::has_ids);
         }
-        let said = cluster.types(&line.replace("NODE", NODE));
-        let shows = |words: &str| assert!(said.contains(words), "{line}: {said}");
+        let output = cluster.types(&line.replace("NODE", NODE));
+        let shows = |words: &str| assert!(output.contains(words), "{line}: {output}");
         if line.contains("rollout status") {
             shows("successfully rolled out");
         } else if line.contains(" logs ") {
@@ -62,11 +62,11 @@ pub(super) fn removed_by_the_page<N>(cluster: &mut Cluster<N>) {
     for line in pages::commands(PAGE, "Removal", "kubectl") {
         // the line names an image in a placeholder registry
         if !line.contains("registry.example") {
-            let said = cluster.types(&line);
-            assert!(!said.is_empty(), "{line}");
+            let output = cluster.types(&line);
+            assert!(!output.is_empty(), "{line}");
         }
     }
-    assert!(gaps() > before, "kubelet says when there are no ids");
+    assert!(gaps() > before, "kubelet reports when there are no ids");
     assert!(records().is_empty(), "{:?}", records());
     let left: BTreeSet<OsString> = fs::read_dir(SOCKETS)
         .expect("kubelet's directory")

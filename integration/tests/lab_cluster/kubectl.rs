@@ -68,20 +68,20 @@ pub(super) fn shows_the_node_and_its_pods(cluster: &Cluster) {
 /// Each rail of one pod reaches the same rail of the other pod. An unused address does not answer.
 pub(super) fn pings_from_inside_a_pod(cluster: &mut Cluster) {
     let [from, to] = PAIR;
-    let (code, told) = typed(
+    let (code, output) = typed(
         cluster,
         &format!("ping {from} {to} -- --count 2 --timeout 10"),
     );
-    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(code, Some(0), "{output}");
     for rail in [0, 1] {
         let address = traffic::address(cluster, to, rail);
         assert!(
-            told.contains(&format!("{address}: 2 sent, 2 answered")),
-            "{told}"
+            output.contains(&format!("{address}: 2 sent, 2 answered")),
+            "{output}"
         );
     }
-    let (code, told) = typed(cluster, &format!("ping {from} 192.0.2.9 -- --count 1"));
-    assert_eq!(code, Some(1), "{told}");
+    let (code, output) = typed(cluster, &format!("ping {from} 192.0.2.9 -- --count 1"));
+    assert_eq!(code, Some(1), "{output}");
     cluster.until("the pods that pinged are gone", |it| {
         let pods = it.list(DAEMONS);
         let is_ping = |it: &Value| it["metadata"]["generateName"] == "rdma-ping-";

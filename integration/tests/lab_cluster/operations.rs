@@ -70,10 +70,13 @@ pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
     let limits = json!({HCA: 1});
     let mut of_the_host = pods::pod("of-the-host", &limits);
     of_the_host["spec"]["hostNetwork"] = true.into();
-    let (is_taken, said) = cluster
+    let (is_taken, reply) = cluster
         .plane
         .request("POST", &pods, &of_the_host.to_string());
-    assert!(!is_taken && said.contains("violates PodSecurity"), "{said}");
+    assert!(
+        !is_taken && reply.contains("violates PodSecurity"),
+        "{reply}"
+    );
     cluster.make(&pods, &pods::pod("tenant", &limits));
     has_all_rails(&cluster.pod_of(TENANTS, "tenant"));
     cluster.types(&format!(
@@ -91,10 +94,10 @@ pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
 /// Drains the node: its pods leave, and the daemon stays. Afterwards pods start on the node as before.
 pub(super) fn drain_the_node(cluster: &mut Cluster, pair: [&Pod; 2]) {
     let netns: Vec<Netns> = pair.into_iter().map(Pod::netns).collect();
-    let said = cluster.types(&format!(
+    let output = cluster.types(&format!(
         "kubectl drain {NODE} --ignore-daemonsets --force --grace-period=1 --timeout=5m"
     ));
-    assert!(said.contains("drained"), "{said}");
+    assert!(output.contains("drained"), "{output}");
     pods::have_left_nothing(cluster, &netns);
     let [daemon] = &daemons(cluster)[..] else {
         panic!("one daemon");

@@ -29,10 +29,10 @@ pub(super) const PLAIN: [&str; 2] = ["lo", "eth0"];
 #[track_caller]
 fn allocated(pod: &Pod) -> usize {
     let limit = Duration::from_secs(60);
-    let told = of_pod_blocking(&pod_resources(), "default", &pod.name, limit);
-    let told = told.unwrap_or_else(|error| panic!("{error}"));
-    let told = told.unwrap_or_else(|| panic!("kubelet does not know {}", pod.name));
-    let devices = told.containers.iter().flat_map(|it| &it.devices);
+    let resources = of_pod_blocking(&pod_resources(), "default", &pod.name, limit);
+    let resources = resources.unwrap_or_else(|error| panic!("{error}"));
+    let resources = resources.unwrap_or_else(|| panic!("kubelet does not know {}", pod.name));
+    let devices = resources.containers.iter().flat_map(|it| &it.devices);
     let of_ours = devices.filter(|it| it.resource_name == HCA);
     of_ours.map(|it| it.device_ids.len()).sum()
 }
@@ -57,8 +57,10 @@ pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
     let plain = cluster.pod("plain");
     assert_eq!(links(&plain.netns()), PLAIN);
     assert_eq!(allocated(&plain), 0);
-    let told = cluster.get("/api/v1/namespaces/default/pods/plain");
-    let addresses = told["status"]["podIPs"].as_array().expect("addresses");
+    let pod_object = cluster.get("/api/v1/namespaces/default/pods/plain");
+    let addresses = pod_object["status"]["podIPs"]
+        .as_array()
+        .expect("addresses");
     assert_eq!(addresses.len(), 1, "{addresses:?}");
     let address = addresses[0]["ip"].as_str().expect("an address");
     assert!(address.starts_with("10.88."), "{address}");
@@ -80,8 +82,8 @@ pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     cluster.types(
         "kubectl wait --for=condition=Ready -f conf/examples/10-bandwidth.yaml --timeout=5m",
     );
-    let said = cluster.types("kubectl exec rdma-test-pod -- ls /dev/infiniband");
-    let nodes: Vec<&str> = said.lines().collect();
+    let output = cluster.types("kubectl exec rdma-test-pod -- ls /dev/infiniband");
+    let nodes: Vec<&str> = output.lines().collect();
     assert_eq!(nodes, ["rdma_cm", "uverbs0", "uverbs1"]);
     let pair = PAIR.map(|name| cluster.pod(name));
     for pod in &pair {
@@ -89,9 +91,9 @@ pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
         assert_eq!(allocated(pod), 1);
     }
     assert_eq!(records().len(), 2);
-    let said = cluster.types("kubectl logs rdma-test-pod");
+    let log = cluster.types("kubectl logs rdma-test-pod");
     for words in ["rdma_cm", "uverbs0", "rdma0", "rdma1"] {
-        assert!(said.contains(words), "{said}");
+        assert!(log.contains(words), "{log}");
     }
     pair
 }

@@ -86,7 +86,7 @@ pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
     let second = second.expect("the other pod")["metadata"]["name"].as_str();
     has_all_rails(&cluster.pod(second.expect("a name")));
     let [line] = &pages::commands(PAGE, "Refused pods", "kubectl")[..] else {
-        panic!("one command tells of them");
+        panic!("one command shows them");
     };
     let events = cluster.types(line);
     assert!(events.contains(name), "{events}");

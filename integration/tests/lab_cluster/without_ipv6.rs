@@ -25,7 +25,7 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
     let lists = Files::below(&LISTS);
     each_address(cluster, "del");
     manifest_is_applied(cluster);
-    for (command, told) in [
+    for (command, expected) in [
         ("rollout status", "successfully rolled out"),
         (
             " logs ",
@@ -33,8 +33,8 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
         ),
     ] {
         let line = verify().into_iter().find(|it| it.contains(command));
-        let said = cluster.types(&line.expect("the page has the command"));
-        assert!(said.contains(told), "{said}");
+        let output = cluster.types(&line.expect("the page has the command"));
+        assert!(output.contains(expected), "{output}");
     }
     cluster.until("the node has ids", Cluster::has_ids);
     Files::below(&LISTS).assert_as(&lists, &[]);

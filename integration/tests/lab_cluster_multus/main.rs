@@ -194,7 +194,7 @@ fn rdma_cni_is_replaced(cluster: &mut Cluster<Lab>, function: &Function, between
     let ours = types(cluster, verify, &names);
     assert_ne!(ours, other);
     assert_eq!(ours, format!("rdma-cni {}\n", env!("CARGO_PKG_VERSION")));
-    let [uncordon, look] = [&uncordon.lines[..1], &uncordon.lines[1..]].map(|lines| Block {
+    let [uncordon, query] = [&uncordon.lines[..1], &uncordon.lines[1..]].map(|lines| Block {
         heading: uncordon.heading.clone(),
         lines: lines.to_vec(),
     });
@@ -204,7 +204,7 @@ fn rdma_cni_is_replaced(cluster: &mut Cluster<Lab>, function: &Function, between
         function,
         "the pod runs by our rdma-cni behind sriov-cni",
     );
-    assert_eq!(types(cluster, &look, &names).trim(), function.rdma);
+    assert_eq!(types(cluster, &query, &names).trim(), function.rdma);
     assert_eq!(records().len(), 1);
     ends_as(cluster, function, between);
     starts(cluster);

@@ -161,9 +161,9 @@ impl Day {
         let mut expected: Vec<_> = functions.collect();
         expected.sort();
         assert_eq!(nodes, expected, "{given:?}");
-        let said = given.pod.main().sh("ibv_devinfo");
-        let active = said.matches("PORT_ACTIVE").count();
-        assert_eq!(active, expected.len(), "{said}");
+        let output = given.pod.main().sh("ibv_devinfo");
+        let active = output.matches("PORT_ACTIVE").count();
+        assert_eq!(active, expected.len(), "{output}");
     }
 
     #[track_caller]
@@ -253,12 +253,12 @@ fn network_manager(lab: &Lab) -> Manager {
 /// "disconnected", and keeps its addresses.
 #[track_caller]
 fn until_connected(manager: &Manager, lab: &Lab) {
-    let mut said = String::new();
+    let mut output = String::new();
     let done = wait::within(TO_CONNECT, || {
-        said = manager.run("nmcli -t -f DEVICE,STATE device");
+        output = manager.run("nmcli -t -f DEVICE,STATE device");
         let is = |netdev: &str, state: &str| {
             let start = format!("{netdev}:{state}");
-            said.lines().any(|line| line.starts_with(&start))
+            output.lines().any(|line| line.starts_with(&start))
         };
         let has_addresses = |nic, number, netdev: &str| {
             let shown = lab
@@ -280,7 +280,7 @@ fn until_connected(manager: &Manager, lab: &Lab) {
     });
     assert!(
         done,
-        "not within {TO_CONNECT:?}: {said}\n{}\n{}",
+        "not within {TO_CONNECT:?}: {output}\n{}\n{}",
         lab.host.run("ip address"),
         manager.log()
     );

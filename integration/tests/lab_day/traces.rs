@@ -130,11 +130,11 @@ impl fmt::Display for Traces {
 /// Returns the names whose count differs between `was` and `is`, with both counts.
 fn changes(was: &Counts, is: &Counts) -> Vec<String> {
     let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
-    let told = names.into_iter().filter_map(|name| {
+    let lines = names.into_iter().filter_map(|name| {
         let [was, is] = [was, is].map(|it| it.get(name).copied().unwrap_or(0));
         (was != is).then(|| format!("{name}: {was} before, {is} now"))
     });
-    told.collect()
+    lines.collect()
 }
 
 #[track_caller]

@@ -18,15 +18,15 @@ use std::{
 /// second.
 #[track_caller]
 fn all_answer(nodes: &Nodes) {
-    let mut told = (1, Value::Null);
+    let mut result = (1, Value::Null);
     let answers = || {
-        told = nodes.ping(&["--count", "1", "--timeout", "10"]);
-        told.0 == 0
+        result = nodes.ping(&["--count", "1", "--timeout", "10"]);
+        result.0 == 0
     };
     let do_all = wait::within(Duration::from_secs(60), answers);
-    assert!(do_all, "{:#}", told.1);
-    let pairs = told.1["pairs"].as_array().expect("pairs");
-    assert_eq!(pairs.len(), RAILS, "{:#}", told.1);
+    assert!(do_all, "{:#}", result.1);
+    let pairs = result.1["pairs"].as_array().expect("pairs");
+    assert_eq!(pairs.len(), RAILS, "{:#}", result.1);
 }
 
 /// Returns the pair of a rail and its reason. Asserts that no request of the pair was answered.
@@ -55,17 +55,17 @@ fn is_off_the_wire(document: &Value, rail: usize) {
 
 #[test]
 #[ignore = "scripts/test --full: a minute; lab_ping shows silence and swapped wires"]
-fn ping_tells_each_fault_of_a_switch_and_a_peer_that_boots() {
+fn ping_reports_each_fault_of_a_switch_and_a_peer_that_boots() {
     let nodes = Nodes::new();
     all_answer(&nodes);
     nodes.break_switch();
-    let told = |timeout| nodes.ping(&["--count", "1", "--timeout", timeout]);
+    let attempt = |timeout| nodes.ping(&["--count", "1", "--timeout", timeout]);
     let is_clear = |(_, document): &(i32, Value)| {
         let pairs = &document["pairs"];
         pairs[SOUND]["answered"] == 1 && pairs[FILTERED]["icmp"] == true
     };
     // an answer can be late: the test tries longer timeouts
-    let clear = ["0.5", "1", "3"].into_iter().map(told).find(is_clear);
+    let clear = ["0.5", "1", "3"].into_iter().map(attempt).find(is_clear);
     let (code, document) = clear.expect("answers in time");
     assert_eq!(code, 1);
     let (_, reason) = silent(&document, FILTERED);
@@ -214,7 +214,7 @@ const LOST: Duration = Duration::from_secs(12 * RAILS as u64 * 4);
 
 #[test]
 #[ignore = "scripts/test --full: minutes of lost requests; lab_ping shows one fault"]
-fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
+fn the_watch_reports_each_fault_of_a_switch_and_nodes_that_boot() {
     let nodes = Nodes::new();
     all_answer(&nodes);
     let figures = Figures::new(&nodes);

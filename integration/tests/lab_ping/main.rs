@@ -207,9 +207,11 @@ fn doctor_pings_another_pod(scene: &TwoPods) {
     };
     // `doctor` waits a second for each answer, which can be too short in an emulated machine
     let answered = |arguments: &[&str]| {
-        let told = || doctor(arguments);
-        let first = (0..4).map(|_| told()).find(|(code, ..)| *code == Some(0));
-        let (code, text, errors) = first.unwrap_or_else(told);
+        let attempt = || doctor(arguments);
+        let first = (0..4)
+            .map(|_| attempt())
+            .find(|(code, ..)| *code == Some(0));
+        let (code, text, errors) = first.unwrap_or_else(attempt);
         assert_eq!((code, &*errors), (Some(0), ""), "{text}");
         text
     };
@@ -233,12 +235,12 @@ fn doctor_pings_another_pod(scene: &TwoPods) {
 fn each_silence_has_its_reason(scene: &TwoPods) {
     let [_, two] = &scene.pods;
     let address = ipv4(0, 1);
-    let asked = |address: &str, timeout: &str| {
+    let ping = |address: &str, timeout: &str| {
         let options = ["--pod", "default/one", "--count", "1", "--timeout", timeout];
         scene.pair(&[&[address], &options[..]].concat())
     };
-    let pair = |address: &str| asked(address, "2");
-    let (code, answered) = asked(&address, "10");
+    let pair = |address: &str| ping(address, "2");
+    let (code, answered) = ping(&address, "10");
     assert_eq!((code, &answered["answered"]), (0, &1.into()), "{answered}");
 
     // The peer drops UDP port 4791, as a firewall or a switch does. ICMP passes.
@@ -252,7 +254,7 @@ fn each_silence_has_its_reason(scene: &TwoPods) {
     let (mut code, mut dropped) = pair(&address);
     if dropped["icmp"] == false {
         // the ICMP answer was late
-        (code, dropped) = asked(&address, "10");
+        (code, dropped) = ping(&address, "10");
     }
     assert_eq!((code, &dropped["icmp"]), (1, &true.into()), "{dropped}");
     let reason = dropped["reason"].as_str().expect("a reason");
@@ -262,7 +264,7 @@ fn each_silence_has_its_reason(scene: &TwoPods) {
         "{reason}"
     );
     two.ip("rule del pref 5");
-    assert_eq!(asked(&address, "10").0, 0, "it answers again");
+    assert_eq!(ping(&address, "10").0, 0, "it answers again");
 
     // The peer does not respond at all.
     two.ip("link set dev rdma0 down");

@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 /// Two namespaces with soft-RoCE on veths, whose cables are swapped. A third veth pair is the pod network.
 #[test]
-fn wires_that_are_swapped_are_told_from_other_silences() {
+fn wires_that_are_swapped_are_distinguished_from_other_silences() {
     let _lab = Lab::new(2);
     let nodes = ["left", "right"].map(Netns::new);
     let host = Netns::own();
@@ -63,12 +63,12 @@ fn wires_that_are_swapped_are_told_from_other_silences() {
                 document
             })
         };
-        let mut told = both("0.5");
-        if !told.iter().all(all_answer_crosswise) {
+        let mut documents = both("0.5");
+        if !documents.iter().all(all_answer_crosswise) {
             // an answer was late
-            told = both("5");
+            documents = both("5");
         }
-        for document in told {
+        for document in documents {
             for pair in document["pairs"].as_array().expect("pairs") {
                 let [from, to] = [&pair["from"]["rail"], &pair["to"]["rail"]];
                 let swapped = pair["swappedWith"].as_str();

@@ -100,10 +100,10 @@ fn pods_on_two_sides_talk_rdma_on_every_rail() {
 fn is_as_promised(bonded: &Bonded, pod: &BondedPod) {
     for rail in 0..2 {
         let bond = pod.bond(rail);
-        let told = pod.rail(rail);
-        assert_eq!(told["rdmaDevice"], bond.rdma());
-        assert_eq!(told["netdev"], bond.netdev());
-        assert_eq!(told["port"], 1);
+        let reported = pod.rail(rail);
+        assert_eq!(reported["rdmaDevice"], bond.rdma());
+        assert_eq!(reported["netdev"], bond.netdev());
+        assert_eq!(reported["port"], 1);
         let (ipv6, index) = pod.address(rail, true);
         let prefix = bond.ipv6_prefix();
         let start = prefix.strip_suffix("::/64").expect("a /64");
@@ -334,8 +334,8 @@ fn addresses_are_stable_and_conflicts_are_avoided() {
     deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
     // with a probe, ADD finds the used address before it sets the address, and assigns another one
     router.ip(&format!("address add {}/64 dev {partner} nodad", second[0]));
-    let [asked, _] = address("trainer-1");
-    assert_ne!(asked, second[0]);
+    let [assigned, _] = address("trainer-1");
+    assert_ne!(assigned, second[0]);
 }
 
 #[test]

@@ -17,12 +17,12 @@ fn pods_of_shared_nics_verify_each_other() {
         let options = ["--count", "2", "--interval", "0.1", "--timeout", timeout];
         verify::exchange(netns, addresses.each_ref().map(String::as_str), &options)
     };
-    let mut told = exchange("0.5");
-    if told.iter().any(|(code, _)| *code != 0) {
+    let mut results = exchange("0.5");
+    if results.iter().any(|(code, _)| *code != 0) {
         // an answer was late
-        told = exchange("10");
+        results = exchange("10");
     }
-    let [one, two] = told;
+    let [one, two] = results;
     assert_eq!((one.0, two.0), (0, 0), "{}{}", one.1, two.1);
     verify::is_a_table_of_two_rails(&one.1, "node-0", "node-1");
     verify::is_a_table_of_two_rails(&two.1, "node-1", "node-0");

@@ -95,9 +95,9 @@ fn two_tenants_have_a_vlan_each_of_one_bond() {
         (&both, 0, "bond2.200"),
         (&both, 1, "bond2.100"),
     ] {
-        let told = pod.rail(rail);
-        assert_eq!(told["netdev"], netdev);
-        assert_eq!(told["rdmaDevice"], pod.bond(0).rdma());
+        let reported = pod.rail(rail);
+        assert_eq!(reported["netdev"], netdev);
+        assert_eq!(reported["rdmaDevice"], pod.bond(0).rdma());
         let id = netdev.split_once('.').expect("a VLAN").1;
         let (address, _) = pod.address(rail, true);
         assert!(address.starts_with(&format!("fd00:{id}::")), "{address}");

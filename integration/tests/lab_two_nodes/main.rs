@@ -135,8 +135,8 @@ fn start_as(cluster: &mut Cluster, name: &str, node: Member, mut spec: Value, an
     cluster.until(&format!("{name} is ready"), |it| {
         is_true(&it.get(&path), "Ready")
     });
-    let told = cluster.get(&path);
-    assert_eq!(told["spec"]["nodeName"], node.name);
+    let pod_object = cluster.get(&path);
+    assert_eq!(pod_object["spec"]["nodeName"], node.name);
 }
 
 /// Starts two pods on each node. No two pods have the same rail address, and RDMA between the nodes works on each rail
@@ -309,11 +309,11 @@ impl Pings {
             .stdout(Stdio::piped())
             .spawn()
             .expect("ping is installed");
-        let said = BufReader::new(process.stdout.take().expect("its output"));
-        let (tell, answers) = mpsc::channel();
+        let output = BufReader::new(process.stdout.take().expect("its output"));
+        let (sender, answers) = mpsc::channel();
         thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
-                if line.contains("bytes from") && tell.send(SystemTime::now()).is_err() {
+            for line in output.lines().map_while(Result::ok) {
+                if line.contains("bytes from") && sender.send(SystemTime::now()).is_err() {
                     break;
                 }
             }

@@ -76,11 +76,11 @@ fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> St
         let listens = wait::within(Duration::from_secs(240), || {
             thread::sleep(Duration::from_millis(300));
             let line = exec("serves", "ss -Hltn");
-            let said = cluster.plane.try_shell(&line).stdout;
-            String::from_utf8_lossy(&said).contains(&format!("{address}:7000 "))
+            let output = cluster.plane.try_shell(&line).stdout;
+            String::from_utf8_lossy(&output).contains(&format!("{address}:7000 "))
         });
         assert!(listens, "{serving} does not listen");
-        let asked = scope.spawn(|| cluster.tries(&asking));
+        let client = scope.spawn(|| cluster.tries(&asking));
         let mut connections: Vec<Value> = vec![];
         wait::until("there is a connection", || {
             connections = active(netns);
@@ -91,9 +91,9 @@ fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> St
         for pod in ["asks", "serves"] {
             cluster.types(&exec(pod, "killall sleep"));
         }
-        let said = asked.join().expect("the client ended").stdout;
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.contains("equal"), "{said}");
+        let output = client.join().expect("the client ended").stdout;
+        let output = String::from_utf8_lossy(&output);
+        assert!(output.contains("equal"), "{output}");
         served.join().expect("the server ended");
         connections[0]["mode"]
             .as_str()

@@ -278,8 +278,8 @@ fn with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_o
         let call = node.invoke("DEL", "a", pod.path()).input(&wrong);
         let outcome = with_an_empty_default(call);
         outcome.silent();
-        let told = ["stateDir", words].map(|it| outcome.stderr.contains(it));
-        assert_eq!(told, [true; 2], "{outcome}");
+        let reported = ["stateDir", words].map(|it| outcome.stderr.contains(it));
+        assert_eq!(reported, [true; 2], "{outcome}");
         assert!(node.record("net", "a").exists());
     }
     node.del(&right, "a", &pod);
@@ -324,8 +324,8 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
         let outcome = call.input(&configuration).run();
         assert!(outcome.status.success(), "DEL, {field}: {outcome}");
         // DEL reads this field only for pods with devices
-        let is_told = field == "smcUeid" || outcome.stderr.contains(words);
-        assert!(is_told, "DEL, {field}: {outcome}");
+        let is_reported = field == "smcUeid" || outcome.stderr.contains(words);
+        assert!(is_reported, "DEL, {field}: {outcome}");
         let path = node.cni_path();
         configuration["cni.dev/valid-attachments"] = json!([]);
         let gc = node.bare().env("CNI_COMMAND", "GC").env("CNI_PATH", &path);

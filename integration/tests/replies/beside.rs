@@ -139,17 +139,17 @@ fn two_that_end_at_once_leave_nothing() {
     );
     node.ipam.hold("DEL");
     let failing = node.invoke("ADD", "a", pod.path()).input(&second).start();
-    let asked = |ifname: &str| {
-        let is_asked = || node.ipam.interfaces("DEL").iter().any(|it| it == ifname);
-        wait::until(&format!("{ifname} gives its address back"), is_asked);
+    let wait_for_del = |ifname: &str| {
+        let is_called = || node.ipam.interfaces("DEL").iter().any(|it| it == ifname);
+        wait::until(&format!("{ifname} gives its address back"), is_called);
     };
-    asked("rdma1");
+    wait_for_del("rdma1");
     // the devices of the failed ADD are on the host: only the other attachment has rules in the pod
     let record = fs::read_to_string(node.record("rail1", "a")).expect("a record");
     let record: Value = serde_json::from_str(&record).expect("a record");
     assert_eq!(record["phase"], "home");
     let ending = node.invoke("DEL", "a", pod.path()).input(&first).start();
-    asked("rdma0");
+    wait_for_del("rdma0");
     node.ipam.release("DEL");
     failing.wait().failure();
     ending.wait().silent();

@@ -6,7 +6,7 @@
 
 pub use super::{
     api_server::named as api_servers, devices::of_netdev as hardware_of, gids::read as gid_table,
-    listeners::has_one as is_heard_of, monitor::nsid::parse as namespace_number,
+    listeners::has_one as has_listener, monitor::nsid::parse as namespace_number,
     neighbours::parse as neighbour, probe::decode as neighbour_packet,
     vpd::value as vital_product_data,
 };

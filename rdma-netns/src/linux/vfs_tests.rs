@@ -73,9 +73,9 @@ fn every_setting_that_a_driver_reports_of_a_function_is_read() {
     ];
     let vf = read(functions.clone(), 1).expect("a function");
     assert_eq!((&*vf.pf, vf.number), ("eth2", 1));
-    let said: Vec<String> = vf.settings.iter().map(ToString::to_string).collect();
+    let settings: Vec<String> = vf.settings.iter().map(ToString::to_string).collect();
     assert_eq!(
-        said,
+        settings,
         [
             "mac 02:00:00:00:00:02",
             "min_tx_rate 10 max_tx_rate 200",
@@ -103,13 +103,13 @@ fn guids_are_reported_if_the_driver_knows_them() {
         ]),
     ];
     let vf = read(functions.clone(), 1).expect("a function");
-    let told = |kind| vf.setting(kind).map(ToString::to_string);
+    let setting = |kind| vf.setting(kind).map(ToString::to_string);
     assert_eq!(
-        told(VfSettingKind::NodeGuid).as_deref(),
+        setting(VfSettingKind::NodeGuid).as_deref(),
         Some("node_guid 02:c9:03:00:21:6e:70:01")
     );
     assert_eq!(
-        told(VfSettingKind::PortGuid).as_deref(),
+        setting(VfSettingKind::PortGuid).as_deref(),
         Some("port_guid 00:00:00:00:00:00:00:00")
     );
     let without = read(functions, 0).expect("a function");

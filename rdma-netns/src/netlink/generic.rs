@@ -146,15 +146,15 @@ mod tests {
             }))
         };
         for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
-            assert_eq!(refused(errno).expect("nothing to tell"), None);
+            assert_eq!(refused(errno).expect("no error"), None);
         }
         assert_eq!(
             refused(libc::EPERM).expect_err("refused").errno(),
             Some(libc::EPERM)
         );
-        let told = Answers::from_iter([&[1_u8][..]]);
-        let answers = if_known(Ok(told.clone())).expect("answers");
-        assert_eq!(answers, Some(told));
+        let expected = Answers::from_iter([&[1_u8][..]]);
+        let answers = if_known(Ok(expected.clone())).expect("answers");
+        assert_eq!(answers, Some(expected));
     }
 
     #[test]

@@ -21,8 +21,8 @@ fn run(name: &str, words: &[&str]) -> String {
             path.display()
         )
     });
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -31,7 +31,7 @@ fn a_netdev_is_moved_and_restored() {
     with_node(|world| {
         let before = world.host_link("nic0");
         let path = world.pod_path();
-        let said = run("move", &["nic0", path.to_str().expect("UTF-8"), "rdma0"]);
+        let output = run("move", &["nic0", path.to_str().expect("UTF-8"), "rdma0"]);
         let expected = "\
             ip link set dev nic0 netns pod name rdma0\n  \
             host: lo wire0\n  \
@@ -39,7 +39,7 @@ fn a_netdev_is_moved_and_restored() {
             ip -n pod link set dev rdma0 netns 1 name nic0\n  \
             host: lo nic0 wire0\n  \
             pod: lo\n";
-        assert_eq!(said, expected);
+        assert_eq!(output, expected);
         assert_eq!(world.host_link("nic0").index, before.index);
     });
 }
@@ -48,9 +48,9 @@ fn a_netdev_is_moved_and_restored() {
 fn observed_state_is_printed() {
     with_node(|world| {
         let path = world.pod_path();
-        let said = run("observe", &[path.to_str().expect("UTF-8")]);
+        let output = run("observe", &[path.to_str().expect("UTF-8")]);
         for name in ["wire0", "nic0"] {
-            assert!(said.contains(name), "{said}");
+            assert!(output.contains(name), "{output}");
         }
     });
 }

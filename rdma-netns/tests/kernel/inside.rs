@@ -50,12 +50,12 @@ fn two_pods_can_be_read_at_once() {
                 let answer = answer.clone();
                 let both = &both;
                 scope.spawn(move || {
-                    let look = |sysfs: &Path| {
+                    let list = |sysfs: &Path| {
                         both.wait();
                         netdevs(sysfs)
                     };
-                    let seen = inside::with_sysfs(path, id, Path::new("/sys"), look);
-                    answer.send(seen.expect("read")).expect("told");
+                    let seen = inside::with_sysfs(path, id, Path::new("/sys"), list);
+                    answer.send(seen.expect("read")).expect("sent");
                 });
             }
             for _ in 0..2 {

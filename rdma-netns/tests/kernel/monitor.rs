@@ -45,7 +45,7 @@ fn expect(monitor: &mut Monitor, what: &str, wanted: impl Fn(&Event) -> bool) {
             return;
         }
     }
-    panic!("{what} was not told within {SOON:?}");
+    panic!("{what} was not reported within {SOON:?}");
 }
 
 fn carrier(namespace: Option<Nsid>, name: &str, on: bool) -> impl Fn(&Event) -> bool {
@@ -62,15 +62,15 @@ fn an_address_of_the_whole_network_is_reported_here() {
     with_node(|world| {
         let mut monitor = open();
         watch(world, &mut monitor);
-        let is_told = |event: &Event| *event == Event::Address;
+        let is_address = |event: &Event| *event == Event::Address;
         for (address, options) in [
             ("10.7.0.5/24", "dev nic0"),
             ("fd00:7::5/64", "dev nic0 nodad"),
         ] {
             world.ip(&format!("address add {address} {options}"));
-            expect(&mut monitor, address, is_told);
+            expect(&mut monitor, address, is_address);
             world.ip(&format!("address del {address} dev nic0"));
-            expect(&mut monitor, address, is_told);
+            expect(&mut monitor, address, is_address);
         }
         world.execute(to_pod("nic0", "rdma0"));
         world.pod_ip("link set rdma0 up");
@@ -79,13 +79,16 @@ fn an_address_of_the_whole_network_is_reported_here() {
         world.ip("address add 169.254.7.7/16 dev wire0 scope link");
         world.ip("address add fe80::77/64 dev wire0 nodad");
         world.ip("link set wire0 down");
-        let mut told = vec![];
+        let mut events = vec![];
         let begin = Instant::now();
-        while !told.iter().any(carrier(None, "wire0", false)) && begin.elapsed() < SOON {
-            told.extend(monitor.events().expect("events"));
+        while !events.iter().any(carrier(None, "wire0", false)) && begin.elapsed() < SOON {
+            events.extend(monitor.events().expect("events"));
         }
-        assert!(told.iter().any(carrier(None, "wire0", false)), "{told:?}");
-        assert!(!told.iter().any(is_told), "{told:?}");
+        assert!(
+            events.iter().any(carrier(None, "wire0", false)),
+            "{events:?}"
+        );
+        assert!(!events.iter().any(is_address), "{events:?}");
     });
 }
 
@@ -140,7 +143,7 @@ fn a_pod_that_is_not_watched_is_not_reported() {
                 }
             }
         }
-        assert!(marked, "this namespace's own netdev was not told of");
+        assert!(marked, "this namespace's own netdev was not reported");
     });
 }
 
@@ -165,7 +168,7 @@ fn a_watched_namespace_dies_with_its_last_user() {
         let (mut number, mut end) = (false, false);
         let begin = Instant::now();
         while !(number && end) {
-            assert!(begin.elapsed() < SOON, "told: {number}, ended: {end}");
+            assert!(begin.elapsed() < SOON, "reported: {number}, ended: {end}");
             for event in monitor.events().expect("events") {
                 number |= event == Event::NamespaceGone(nsid);
                 end |= matches!(event, Event::LinkGone { namespace: None, link } if *link.name == *"veth0");
@@ -258,14 +261,14 @@ fn a_message_that_is_too_long_concerns_only_its_namespace() {
             let mark = format!("mark{}", u8::from(is_watched));
             world.ip(&format!("link add {mark} type bridge"));
             let is_mark = |event: &Event| matches!(event, Event::Link { namespace: None, link } if *link.name == *mark);
-            let mut told = vec![];
+            let mut events = vec![];
             let begin = Instant::now();
-            while !told.iter().any(is_mark) && begin.elapsed() < SOON {
-                told.extend(monitor.events().expect("events"));
+            while !events.iter().any(is_mark) && begin.elapsed() < SOON {
+                events.extend(monitor.events().expect("events"));
             }
-            assert!(told.iter().any(is_mark), "{told:?}");
-            assert!(!told.contains(&Event::Lost));
-            assert_eq!(told.contains(&Event::Unread(pod)), is_watched);
+            assert!(events.iter().any(is_mark), "{events:?}");
+            assert!(!events.contains(&Event::Lost));
+            assert_eq!(events.contains(&Event::Unread(pod)), is_watched);
         }
     });
 }

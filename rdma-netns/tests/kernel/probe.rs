@@ -97,10 +97,10 @@ fn a_free_address_takes_the_whole_probe_time() {
         let took = begin.elapsed();
         assert_eq!(probed.expect("a probe").conflicts, []);
         assert!(took >= PROBE_TIME, "{took:?}");
-        let heard = world
+        let conflicts = world
             .kernel
             .conflicts_since_probe(&world.pod, &questions("wire0", &FREE));
-        assert_eq!(heard.expect("a look"), []);
+        assert_eq!(conflicts.expect("conflicts"), []);
     });
 }
 
@@ -108,7 +108,7 @@ fn a_free_address_takes_the_whole_probe_time() {
 #[test]
 fn another_prober_is_detected() {
     with_pod(|world| {
-        let (asked, theirs) = (questions("wire0", &FREE), questions("nic0", &FREE));
+        let (wire_questions, theirs) = (questions("wire0", &FREE), questions("nic0", &FREE));
         let node = world.node_path();
         let ended = AtomicBool::new(false);
         let conflicts = thread::scope(|scope| {
@@ -126,7 +126,10 @@ fn another_prober_is_detected() {
             });
             let mut conflicts = vec![];
             for _ in 0..100 {
-                let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
+                let probed = world
+                    .kernel
+                    .probe(&world.pod, &wire_questions)
+                    .expect("a probe");
                 conflicts = probed.conflicts;
                 if conflicts.len() == FREE.len() {
                     break;
@@ -145,8 +148,11 @@ fn another_prober_is_detected() {
 #[test]
 fn a_later_claim_of_the_address_is_detected() {
     with_pod(|world| {
-        let asked = questions("wire0", &FREE);
-        let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
+        let wire_questions = questions("wire0", &FREE);
+        let probed = world
+            .kernel
+            .probe(&world.pod, &wire_questions)
+            .expect("a probe");
         assert_eq!(probed.conflicts, []);
         for (index, address) in FREE.iter().enumerate() {
             let announce = rdma_netns::Op::Link {
@@ -160,17 +166,17 @@ fn a_later_claim_of_the_address_is_detected() {
             world.execute(announce);
         }
         let mac = world.host_link("nic0").mac.to_string();
-        let heard = world
+        let conflicts = world
             .kernel
-            .conflicts_since_probe(&world.pod, &asked)
-            .expect("a look");
+            .conflicts_since_probe(&world.pod, &wire_questions)
+            .expect("conflicts");
         let expected = FREE.map(|it| (ip(it), Sign::Has, mac.clone()));
-        assert_eq!(found(&heard), expected);
+        assert_eq!(found(&conflicts), expected);
         let again = world
             .kernel
-            .conflicts_since_probe(&world.pod, &asked)
-            .expect("a look");
-        assert_eq!(again, [], "it was told");
+            .conflicts_since_probe(&world.pod, &wire_questions)
+            .expect("conflicts");
+        assert_eq!(again, [], "it was reported");
     });
 }
 
@@ -180,7 +186,7 @@ fn a_netdev_that_returns_hears_as_before() {
     with_pod(|world| {
         let path = world.pod.path().to_owned();
         let pod = world.kernel.open_pod(&path).expect("the pod");
-        let asked = questions("wire0", &FREE);
+        let wire_questions = questions("wire0", &FREE);
         let group = || {
             world
                 .pod_ip("-6 maddress show dev wire0")
@@ -188,16 +194,16 @@ fn a_netdev_that_returns_hears_as_before() {
         };
         let index = world.pod_link("wire0").index;
         for round in 0..2 {
-            world.kernel.probe(&pod, &asked).expect("a probe");
+            world.kernel.probe(&pod, &wire_questions).expect("a probe");
             assert!(
                 group(),
-                "round {round}: others' solicitations are not heard"
+                "round {round}: others' solicitations are not received"
             );
             world.pod_ip("address add fd01::9/64 dev wire0 nodad");
             world
                 .kernel
-                .conflicts_since_probe(&pod, &asked)
-                .expect("a look");
+                .conflicts_since_probe(&pod, &wire_questions)
+                .expect("conflicts");
             if round == 0 {
                 world.execute(to_host("wire0", "wire0"));
                 world.execute(to_pod("wire0", "wire0"));
@@ -221,16 +227,21 @@ fn a_closed_listener_leaves_its_group() {
         world.pod_ip("link add gone0 type veth peer name gone1");
         world.pod_ip("link set gone0 up");
         world.pod_ip("link set gone1 up");
-        let mut asked = questions("wire0", &FREE);
-        asked.extend(questions("gone0", &FREE));
-        world.kernel.probe(&world.pod, &asked).expect("a probe");
+        let mut all_questions = questions("wire0", &FREE);
+        all_questions.extend(questions("gone0", &FREE));
+        world
+            .kernel
+            .probe(&world.pod, &all_questions)
+            .expect("a probe");
         let groups = || world.pod_ip("-6 maddress show dev wire0");
         assert!(groups().contains("ff02::1:ff00:9"), "{}", groups());
         world.pod_ip("link del gone0");
-        let heard = world.kernel.conflicts_since_probe(&world.pod, &asked);
-        assert!(heard.is_err(), "{heard:?}");
+        let conflicts = world
+            .kernel
+            .conflicts_since_probe(&world.pod, &all_questions);
+        assert!(conflicts.is_err(), "{conflicts:?}");
         // the child process of a parallel test has a copy of the socket until it executes its program
-        soon("a member of the group after the last look", || {
+        soon("a member of the group after the last query", || {
             !groups().contains("ff02::1:ff00:9")
         });
     });
@@ -239,12 +250,15 @@ fn a_closed_listener_leaves_its_group() {
 #[test]
 fn where_nobody_can_be_probed_add_does_not_wait() {
     with_pod(|world| {
-        let asked = questions("wire0", &[FREE, TAKEN].concat());
+        let wire_questions = questions("wire0", &[FREE, TAKEN].concat());
         let not_probed = |expected: ProbeObstacle| {
             // a probe that waits takes at least `PROBE_TIME` in every try; a busy machine delays only some tries
             let at_once = (0..100).any(|_| {
                 let begin = Instant::now();
-                let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
+                let probed = world
+                    .kernel
+                    .probe(&world.pod, &wire_questions)
+                    .expect("a probe");
                 let took = begin.elapsed();
                 assert_eq!(probed.conflicts, []);
                 assert_eq!(probed.not_probed, [(interface("wire0"), expected)]);
@@ -262,8 +276,8 @@ fn where_nobody_can_be_probed_add_does_not_wait() {
         let gone = world
             .kernel
             .probe(&world.pod, &questions("nowhere0", &FREE));
-        let said = gone.expect_err("no such netdev").to_string();
-        assert!(said.contains("cannot be probed"), "{said}");
+        let message = gone.expect_err("no such netdev").to_string();
+        assert!(message.contains("cannot be probed"), "{message}");
     });
 }
 

@@ -45,7 +45,7 @@ fn hears(monitor: &mut Monitor) {
 }
 
 #[test]
-fn a_reporter_tells_of_its_error_and_of_the_recovery() {
+fn a_reporter_reports_its_error_and_the_recovery() {
     let _device = Device::new();
     let mut monitor = Monitor::open("/sys").expect("a monitor");
     monitor.events().expect("what was before");

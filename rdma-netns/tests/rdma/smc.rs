@@ -105,7 +105,7 @@ fn the_pnet_table() {
 
 /// Tests the kernel's own answers on which the operations rely.
 #[test]
-fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
+fn the_kernel_returns_eexist_for_three_things_and_does_half_of_two() {
     let world = World::new("rdma-pnet-raw");
     let _clean = Clean;
     let pod = world.pod();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unobserved_holder_is_not_said_to_be_elsewhere() {
+    fn an_unobserved_holder_is_not_reported_to_be_elsewhere() {
         let mut watch = Watch::begin(fs::metadata("/").unwrap(), Duration::ZERO);
         watch.note(None);
         assert_eq!(

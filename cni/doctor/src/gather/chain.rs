@@ -389,15 +389,15 @@ mod tests {
     #[test]
     fn a_program_reports_its_version_or_an_error() {
         let directory = tempfile::tempdir().expect("a directory");
-        let say = |text: &str| format!("#!/bin/sh\necho {text}\n");
+        let script = |text: &str| format!("#!/bin/sh\necho {text}\n");
         let at = |name: &str, text: &str, mode| program(directory.path(), name, text, mode);
-        let ours = at("ours", &say("rdma-ipam 0.2.0"), 0o755);
+        let ours = at("ours", &script("rdma-ipam 0.2.0"), 0o755);
         let expected = BinaryState::Version {
             version: "0.2.0".to_owned(),
         };
         assert_eq!(settled(&ours, true), expected);
         assert_eq!(state(&ours, false), BinaryState::There);
-        let other = at("other", &say("CNI plugin rdma v1.2"), 0o755);
+        let other = at("other", &script("CNI plugin rdma v1.2"), 0o755);
         let hung = at("hung", "#!/bin/sh\nexec sleep 5\n", 0o755);
         for path in [other, hung] {
             let found = settled(&path, true);
@@ -431,7 +431,7 @@ mod tests {
             setfsuid(Uid::from_raw(65534));
             observe()
         };
-        std::thread::scope(|scope| scope.spawn(run).join()).expect("looked")
+        std::thread::scope(|scope| scope.spawn(run).join()).expect("observed")
     }
 
     /// The runtime can read and execute these files, because it has all capabilities.

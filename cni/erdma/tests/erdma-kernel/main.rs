@@ -126,9 +126,9 @@ impl Host {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let told =
+        let fields =
             |route: &Value| ["dst", "gateway", "prefsrc", "metric"].map(|key| word(route, key));
-        routes.iter().map(|route| told(route).join(" ")).collect()
+        routes.iter().map(|route| fields(route).join(" ")).collect()
     }
 
     /// Returns the netdev by which a packet leaves. `rest` is the destination, with further
@@ -209,8 +209,8 @@ async fn nics_are_brought_up_behind_the_default_route_and_put_back() {
     assert_eq!(changes(&host.settle().await), [0, 0]);
     configured.assert_restored(&host.netns);
 
-    let told = ["eth1: released, 6 changes", "eth2: released, 6 changes"];
-    assert_eq!(host.release(), told);
+    let expected = ["eth1: released, 6 changes", "eth2: released, 6 changes"];
+    assert_eq!(host.release(), expected);
     before.assert_restored(&host.netns);
     assert_eq!(host.release(), [""; 0]);
 }
@@ -266,10 +266,10 @@ async fn addresses_of_others_in_the_same_network_outlast_the_release() {
     host.netns.ip("address add 10.0.0.66/24 dev eth1");
     host.netns
         .ip("route add 10.7.0.0/16 dev eth1 src 10.0.0.66");
-    let told = host.release();
+    let released = host.release();
     assert!(
-        told[0].contains("10.0.0.66/24, which another program added later: not removed"),
-        "{told:?}"
+        released[0].contains("10.0.0.66/24, which another program added later: not removed"),
+        "{released:?}"
     );
     assert_eq!(host.netns.addresses("eth1"), ["10.0.0.66/24"]);
     assert!(
@@ -299,10 +299,11 @@ async fn routes_of_others_outlast_another_address_and_the_release() {
         let foreign = "10.7.0.0/16 - - -".to_owned();
         assert!(host.routes("eth1").contains(&foreign));
         assert_eq!(table(), before);
-        let told = host.release();
+        let released = host.release();
         assert!(
-            told[0].contains("eth1 has a route to 10.7.0.0/16, which another program added later"),
-            "{told:?}"
+            released[0]
+                .contains("eth1 has a route to 10.7.0.0/16, which another program added later"),
+            "{released:?}"
         );
         assert_eq!(host.routes("eth1"), [foreign]);
         assert_eq!(table(), before);
@@ -369,7 +370,7 @@ async fn foreign_configuration_is_left_alone() {
     host.netns.ip("link add br1 type bridge");
     host.netns.ip("link set eth2 master br1");
     let before = Snapshot::of(&host.netns);
-    let told: Vec<String> = host
+    let messages: Vec<String> = host
         .settle()
         .await
         .iter()
@@ -379,7 +380,7 @@ async fn foreign_configuration_is_left_alone() {
         "erdma_0: left alone: eth1 has 10.0.0.6/24 already",
         "erdma_1: left alone: eth2 is a port of br1",
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(messages, wanted);
     before.assert_restored(&host.netns);
 }
 
@@ -410,12 +411,12 @@ async fn a_nic_below_another_netdev_or_with_a_route_is_left_alone_and_stays_up()
     host.netns.ip("route add 10.7.0.0/16 dev eth2");
     let before = Snapshot::of(&host.netns);
     let outcomes = host.settle().await;
-    let told: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
     let wanted = [
         "erdma_0: left alone: macvlan1 uses eth1 as its lower device",
         "erdma_1: left alone: eth2 has a route to 10.7.0.0/16 already",
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(messages, wanted);
     before.assert_restored(&host.netns);
 
     // another program configures a netdev on top of a NIC that the daemon configured
@@ -425,10 +426,10 @@ async fn a_nic_below_another_netdev_or_with_a_route_is_left_alone_and_stays_up()
     host.netns
         .ip("link add macvlan1 link eth1 type macvlan mode bridge");
     assert_eq!(changes(&host.settle().await), [0, 0]);
-    let told = host.release();
+    let released = host.release();
     assert!(
-        told[0].contains("macvlan1 uses eth1 now: eth1 stays up and keeps its MTU"),
-        "{told:?}"
+        released[0].contains("macvlan1 uses eth1 now: eth1 stays up and keeps its MTU"),
+        "{released:?}"
     );
     let eth1 = host.netns.link("eth1").expect("eth1");
     assert_eq!(

@@ -3,7 +3,7 @@
 
 use crate::{
     metadata::{IMPATIENT, PACE},
-    node::{CIDR, GATEWAY, NICS, Node, asked, changes, metrics, service, words},
+    node::{CIDR, GATEWAY, NICS, Node, by_service, changes, metrics, service, words},
 };
 use erdma::bring_up::Outcome;
 use integration::{MetadataService, stopwatch::Stopwatch};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn unconfigured_nics_get_the_addresses_of_the_cloud() {
     let (node, service) = (Node::new(), service());
-    let mut process = node.process(asked(&service.base()));
+    let mut process = node.process(by_service(&service.base()));
     let outcomes = process.settle(&node.nics());
     assert_eq!(changes(&outcomes), [6, 6]);
     assert_eq!(
@@ -41,14 +41,14 @@ fn unconfigured_nics_get_the_addresses_of_the_cloud() {
         assert_eq!(metrics(&link), wanted);
     }
     // a second call sends no request, makes no change and has no report
-    let asked = service.requests().len();
+    let count = service.requests().len();
     node.kernel.begin();
     let outcomes = process.settle(&node.nics());
     assert_eq!(changes(&outcomes), [0, 0]);
     assert!(outcomes.iter().all(|it| !it.is_news));
     assert_eq!(
         (node.kernel.journal(), service.requests().len()),
-        (vec![], asked)
+        (vec![], count)
     );
 }
 
@@ -56,13 +56,13 @@ fn unconfigured_nics_get_the_addresses_of_the_cloud() {
 fn a_new_process_changes_nothing_even_without_the_service() {
     let (node, service) = (Node::new(), service());
     let base = service.base();
-    node.settle(asked(&base));
+    node.settle(by_service(&base));
     let before = node.snapshot();
     for there in [true, false] {
         if !there {
             service.behave(|behaviour| behaviour.status = Some(500));
         }
-        assert_eq!(changes(&node.settle(asked(&base))), [0, 0]);
+        assert_eq!(changes(&node.settle(by_service(&base))), [0, 0]);
         assert_eq!(node.kernel.journal(), []);
         node.must_be(&before, "again");
     }
@@ -71,11 +71,11 @@ fn a_new_process_changes_nothing_even_without_the_service() {
 #[test]
 fn another_address_in_the_cloud_takes_the_place_of_the_old_one() {
     let (node, service) = (Node::new(), service());
-    node.settle(asked(&service.base()));
+    node.settle(by_service(&service.base()));
     service.add_nic(NICS[0].3, "10.0.9.9", "10.0.9.0/24", "10.0.9.253");
-    assert_eq!(changes(&node.settle(asked(&service.base()))), [6, 0]);
+    assert_eq!(changes(&node.settle(by_service(&service.base()))), [6, 0]);
     let fresh = Node::new();
-    fresh.settle(asked(&service.base()));
+    fresh.settle(by_service(&service.base()));
     let link = node.link("eth1").expect("eth1");
     assert_eq!(
         link.addresses.iter().filter(|it| it.ip.is_ipv4()).count(),
@@ -88,36 +88,40 @@ fn another_address_in_the_cloud_takes_the_place_of_the_old_one() {
 
 /// Settles the NICs while the service fails, and again after it works. Between two requests there is a period without
 /// requests. Repeats the test if the machine was too slow to observe this period.
-fn waits(misbehave: impl Fn(&MetadataService), told: &str, requests: usize, last: [usize; 2]) {
-    let in_time = || waited(&misbehave, told, requests, last);
+fn waits(misbehave: impl Fn(&MetadataService), expected: &str, requests: usize, last: [usize; 2]) {
+    let in_time = || waited(&misbehave, expected, requests, last);
     assert!((0..5).any(|_| in_time()), "the machine is too slow");
 }
 
 /// Returns true if the period without requests was observed.
 fn waited(
     misbehave: impl Fn(&MetadataService),
-    told: &str,
+    expected: &str,
     requests: usize,
     last: [usize; 2],
 ) -> bool {
     let (node, service) = (Node::new(), service());
     let before = node.link("eth1");
     misbehave(&service);
-    let mut process = node.process(asked(&service.base()));
+    let mut process = node.process(by_service(&service.base()));
     let mut seen = vec![];
     for round in 0..4 {
-        let (asked, since) = (service.requests().len(), Instant::now());
+        let (sent, since) = (service.requests().len(), Instant::now());
         let outcomes = process.settle(&node.nics());
         assert_eq!(outcomes[0].is_news, round == 0, "{outcomes:?}");
-        assert!(outcomes[0].to_string().contains(told), "{}", outcomes[0]);
+        assert!(
+            outcomes[0].to_string().contains(expected),
+            "{}",
+            outcomes[0]
+        );
         let wait = outcomes[0].retry_after().expect("it is tried again");
         seen.push(wait.as_millis());
-        assert!(service.requests().len() > asked, "{told}");
+        assert!(service.requests().len() > sent, "{expected}");
         if round == 0 {
-            assert_eq!(service.requests().len(), requests, "{told}");
+            assert_eq!(service.requests().len(), requests, "{expected}");
         }
         // a further call of `settle` sends no request during this period
-        let asked = service.requests().len();
+        let sent = service.requests().len();
         let again = process.settle(&node.nics());
         if since.elapsed() >= wait {
             return false;
@@ -129,7 +133,7 @@ fn waited(
                 ..outcomes[0].clone()
             }
         );
-        assert_eq!(service.requests().len(), asked, "{told}");
+        assert_eq!(service.requests().len(), sent, "{expected}");
         std::thread::sleep(wait);
     }
     assert_eq!(seen, [400, 800, 1000, 1000]);
@@ -162,7 +166,7 @@ fn a_service_that_is_slow_is_waited_for() {
     let (node, service) = (Node::new(), service());
     let before = node.link("eth1");
     service.behave(|it| it.delay = Duration::from_secs(3600));
-    let mut process = node.process_of(asked(&service.base()), IMPATIENT);
+    let mut process = node.process_of(by_service(&service.base()), IMPATIENT);
     let outcomes = process.settle(&node.nics());
     let words = outcomes[0].to_string();
     assert!(
@@ -200,11 +204,11 @@ fn a_nic_that_the_cloud_does_not_know_yet_is_waited_for() {
 fn an_absent_service_gets_one_request_for_all() {
     let node = Node::new();
     let hole = integration::metadata::BlackHole::new();
-    let mut process = node.process_of(asked(&hole.base()), IMPATIENT);
-    let asked_at = Stopwatch::start();
+    let mut process = node.process_of(by_service(&hole.base()), IMPATIENT);
+    let begin = Stopwatch::start();
     let outcomes = process.settle(&node.nics());
     // if the daemon did not stop after the first NIC, the second NIC would also need all attempts
-    assert!(asked_at.elapsed() < 2 * IMPATIENT.attempts * IMPATIENT.connect);
+    assert!(begin.elapsed() < 2 * IMPATIENT.attempts * IMPATIENT.connect);
     for outcome in &outcomes {
         assert!(
             outcome.to_string().contains("cannot be reached"),

@@ -259,8 +259,11 @@ fn configuration_of_others_outlasts_a_failed_start_and_a_failed_release() {
                 if at > all - 3 {
                     let remarks = &outcomes[0].remarks;
                     assert_eq!(remarks.len(), all + 1 - at, "{remarks:?}");
-                    let told = "the kernel refuses to restore what another program added to eth1: ip route append";
-                    assert!(remarks.iter().all(|it| it.starts_with(told)), "{remarks:?}");
+                    let expected = "the kernel refuses to restore what another program added to eth1: ip route append";
+                    assert!(
+                        remarks.iter().all(|it| it.starts_with(expected)),
+                        "{remarks:?}"
+                    );
                     continue;
                 }
             } else {

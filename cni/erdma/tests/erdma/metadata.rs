@@ -59,8 +59,8 @@ async fn one_token_serves_all_questions() {
     let service = service();
     let mut client = client(&service.base());
     assert_eq!(client.instance_id().await.expect("an id"), "i-bp1");
-    let told = nic(&mut client).await.expect("a NIC");
-    assert_eq!(told, format!("{MAC} 10.0.0.7/24 10.0.0.253"));
+    let text = nic(&mut client).await.expect("a NIC");
+    assert_eq!(text, format!("{MAC} 10.0.0.7/24 10.0.0.253"));
     let get = |item: &str| format!("GET {}", nic_path(MAC, item));
     let wanted = [
         "PUT /latest/api/token".to_owned(),
@@ -120,7 +120,7 @@ async fn a_busy_service_gets_a_limited_number_of_retries() {
     for status in [500, 503, 429] {
         service.behave(|behaviour| behaviour.status = Some(status));
         let before = service.requests().len();
-        let error = nic(&mut client).await.expect_err("it says later");
+        let error = nic(&mut client).await.expect_err("an error status");
         assert!(error.is_of_the_service(), "{error}");
         assert!(error.to_string().contains(&status.to_string()), "{error}");
         assert_eq!(service.requests().len() - before, 3);
@@ -140,8 +140,8 @@ async fn an_unknown_path_is_not_requested_again() {
 async fn a_network_may_have_no_gateway() {
     let service = service();
     service.set(MAC, "gateway", None);
-    let told = nic(&mut client(&service.base())).await.expect("a NIC");
-    assert_eq!(told, format!("{MAC} 10.0.0.7/24 "));
+    let text = nic(&mut client(&service.base())).await.expect("a NIC");
+    assert_eq!(text, format!("{MAC} 10.0.0.7/24 "));
 }
 
 #[tokio::test]
@@ -153,18 +153,18 @@ async fn silence_ends_in_time() {
         let gone = MetadataService::new();
         gone.base()
     };
-    for (base, told) in [
+    for (base, reason) in [
         (service.base(), "not answered"),
         (hole.base(), "no connection within 500ms"),
         (refusing, "refused"),
     ] {
-        let asked = Instant::now();
+        let begin = Instant::now();
         let mut client = client_of(&base, IMPATIENT);
         let error = nic(&mut client).await.expect_err("silence");
         assert!(error.is_of_the_service(), "{error}");
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
         // allow several times the limit; the kernel gives up a connection after two minutes
-        let took = asked.elapsed();
+        let took = begin.elapsed();
         let limit = 5 * IMPATIENT.attempts * IMPATIENT.whole;
         assert!(took < limit, "{took:?}: {error}");
     }
@@ -212,7 +212,7 @@ async fn garbage_is_quoted_with_its_place() {
 async fn answers_that_are_not_http_or_have_no_end_are_errors() {
     let endless = [b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'1'; 1 << 20]].concat();
     let heads = [b"HTTP/1.1 200 OK\r\n".to_vec(), vec![b'a'; 1 << 20]].concat();
-    for (raw, told) in [
+    for (raw, reason) in [
         (b"SSH-2.0-OpenSSH\r\n".to_vec(), "broken"),
         (vec![], "broken"),
         (
@@ -230,8 +230,8 @@ async fn answers_that_are_not_http_or_have_no_end_are_errors() {
         let service = service();
         let path = nic_path(MAC, "primary-ip-address");
         service.behave(|behaviour| drop(behaviour.raw.insert(path, raw)));
-        let error = nic(&mut client(&service.base())).await.expect_err(told);
-        assert!(error.to_string().contains(told), "{told}: {error}");
+        let error = nic(&mut client(&service.base())).await.expect_err(reason);
+        assert!(error.to_string().contains(reason), "{reason}: {error}");
     }
 }
 
@@ -253,8 +253,8 @@ fn an_answer_that_drips_without_an_end_ends_in_time() {
                     let (mut stream, ends) = (stream.expect("a client"), &ends);
                     scope.spawn(move || {
                         // wait for the request: text before the request would not be an answer
-                        let asked = stream.read(&mut [0; 4096]);
-                        assert!(asked.is_ok_and(|it| it > 0), "nothing was asked");
+                        let request = stream.read(&mut [0; 4096]);
+                        assert!(request.is_ok_and(|it| it > 0), "no request");
                         let mut text = head.as_bytes().iter().chain(iter::repeat(&b'1'));
                         // writes until the client has closed the connection
                         while !ends.load(Ordering::Relaxed)
@@ -267,13 +267,13 @@ fn an_answer_that_drips_without_an_end_ends_in_time() {
                     });
                 }
             });
-            let asked = Instant::now();
+            let begin = Instant::now();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build();
             let mut client = client_of(&format!("http://{address}"), IMPATIENT);
             let error = runtime.expect("a runtime").block_on(nic(&mut client));
-            let took = asked.elapsed();
+            let took = begin.elapsed();
             ends.store(true, Ordering::Relaxed);
             drop(TcpStream::connect(address));
             let error = error.expect_err("no answer");

@@ -132,12 +132,12 @@ pub(crate) fn by_hand() -> conf::BringUp {
     };
     conf::BringUp {
         addresses: NICS.map(of).to_vec(),
-        ..asked("http://127.0.0.1:9")
+        ..by_service("http://127.0.0.1:9")
     }
 }
 
 /// Returns a configuration whose addresses come from the service at `base`.
-pub(crate) fn asked(base: &str) -> conf::BringUp {
+pub(crate) fn by_service(base: &str) -> conf::BringUp {
     conf::BringUp {
         mtu: 8500,
         metadata: base.to_owned(),
@@ -311,8 +311,8 @@ pub(crate) fn words(outcomes: &[Outcome]) -> Vec<String> {
 /// Returns destination and metric of a netdev's routes, without the kernel's own routes.
 pub(crate) fn metrics(link: &Link) -> Vec<(String, Option<u32>)> {
     let routes = link.routes.iter().filter(|route| !link.makes_itself(route));
-    let told = |it: &Route| (format!("{}/{}", it.destination, it.prefix), it.metric);
-    routes.map(told).collect()
+    let fields = |it: &Route| (format!("{}/{}", it.destination, it.prefix), it.metric);
+    routes.map(fields).collect()
 }
 
 pub(crate) const REFUSED: Verdict = Verdict::Refuse(Errno::EIO);

@@ -17,8 +17,8 @@ fn release_leaves_the_node_as_it_was_and_can_be_repeated() {
     assert!(node.release().is_empty(), "nothing was given");
     node.settle(by_hand());
     let released = node.release();
-    let told = ["eth1: released, 6 changes", "eth2: released, 6 changes"];
-    assert_eq!(ends(&released), told);
+    let expected = ["eth1: released, 6 changes", "eth2: released, 6 changes"];
+    assert_eq!(ends(&released), expected);
     node.must_be(&before, "released");
     assert_eq!(node.records(), [""; 0]);
     assert!(node.release().is_empty());
@@ -42,10 +42,10 @@ fn later_addresses_of_others_stay_and_are_reported() {
         change: LinkChange::Mtu(4200),
     });
     let released = node.release();
-    let told = "eth1: released, 4 changes; eth1 has 10.9.9.9/24, which another program added later: not removed; \
-                eth1 stays up, because another program uses it; eth1 has MTU 4200, which another program set later: \
-                not changed";
-    assert_eq!(ends(&released)[0], told);
+    let expected = "eth1: released, 4 changes; eth1 has 10.9.9.9/24, which another program added later: not removed; \
+                    eth1 stays up, because another program uses it; eth1 has MTU 4200, which another program set \
+                    later: not changed";
+    assert_eq!(ends(&released)[0], expected);
     assert!(released[0].is_complete());
     let link = node.link("eth1").expect("eth1");
     assert!(link.up);
@@ -70,9 +70,9 @@ fn a_route_of_others_that_the_kernel_refuses_to_set_again_is_reported() {
         change: LinkChange::AddRoute(route),
     });
     let released = node.release();
-    let told = "eth1: released, 6 changes; the kernel refuses to restore what another program added to eth1: \
-                ip route append 10.8.0.0/16 via 10.0.0.253 dev eth1: ";
-    assert!(ends(&released)[0].starts_with(told), "{released:?}");
+    let expected = "eth1: released, 6 changes; the kernel refuses to restore what another program added to eth1: \
+                    ip route append 10.8.0.0/16 via 10.0.0.253 dev eth1: ";
+    assert!(ends(&released)[0].starts_with(expected), "{released:?}");
     assert_eq!(ends(&released)[1], "eth2: released, 6 changes");
     assert!(released[0].is_complete());
     node.must_be(&before, "released");

@@ -65,9 +65,9 @@ fn an_address_that_another_netdev_has_is_refused() {
     let node = Node::with(world);
     let outcomes = node.settle(by_hand());
     assert_eq!(changes(&outcomes[..1]), [6]);
-    let told = "erdma_1: not configured: 10.0.0.7 is already on eth0: remove it there, or give this NIC another \
-                address";
-    assert_eq!(outcomes[1].to_string(), told);
+    let expected = "erdma_1: not configured: 10.0.0.7 is already on eth0: remove it there, or give this NIC another \
+                    address";
+    assert_eq!(outcomes[1].to_string(), expected);
     assert_eq!(outcomes[1].retry_after(), Some(Duration::from_secs(60)));
     assert!(!node.link("eth2").expect("eth2").up);
     assert_eq!(node.records().len(), 1);
@@ -79,12 +79,12 @@ fn an_impossible_address_in_the_configuration_is_refused() {
     let mut conf = by_hand();
     conf.addresses[0].gateway = Some([10, 0, 9, 253].into());
     conf.addresses[1].address = "10.0.0.255/24".parse().expect("an address");
-    let told = words(&node.settle(conf));
+    let messages = words(&node.settle(conf));
     assert!(
-        told[0].contains("gateway 10.0.9.253, which is not in 10.0.0.0/24"),
-        "{told:?}"
+        messages[0].contains("gateway 10.0.9.253, which is not in 10.0.0.0/24"),
+        "{messages:?}"
     );
-    assert!(told[1].contains("10.0.0.255/24"), "{told:?}");
+    assert!(messages[1].contains("10.0.0.255/24"), "{messages:?}");
     assert_eq!(node.kernel.journal(), []);
 }
 
@@ -95,8 +95,8 @@ fn a_nic_without_carrier_is_configured_and_reported() {
     let node = Node::with(world);
     let mut process = node.process(by_hand());
     let outcomes = process.settle(&node.nics());
-    let told = "erdma_0: not ready yet: eth1 has 10.0.0.6/24, but no carrier";
-    assert_eq!(outcomes[0].to_string(), told);
+    let expected = "erdma_0: not ready yet: eth1 has 10.0.0.6/24, but no carrier";
+    assert_eq!(outcomes[0].to_string(), expected);
     // the carrier may appear in a moment, so there is no report yet
     assert_eq!(
         (retries(&outcomes), outcomes[0].is_news),
@@ -123,7 +123,7 @@ fn a_nic_without_carrier_is_configured_and_reported() {
 }
 
 #[test]
-fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
+fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_is_reported() {
     let mut world = furnished();
     world.unplug(NICS[0].0);
     world.plug(hardware(0).with_max_mtu(1500));
@@ -275,8 +275,8 @@ fn a_nic_in_a_pod_is_left_there_and_returns_to_the_host_as_it_was() {
     node.cni("ADD", "a");
     node.kernel.begin();
     let outcomes = process.settle(&node.nics());
-    let told = "erdma_0: left alone: it is in pod team/train-0";
-    assert_eq!(outcomes[0].to_string(), told);
+    let expected = "erdma_0: left alone: it is in pod team/train-0";
+    assert_eq!(outcomes[0].to_string(), expected);
     assert_eq!(node.kernel.journal(), []);
     node.kernel.begin();
     node.cni("DEL", "a");
@@ -313,7 +313,7 @@ fn an_unreadable_record_is_reported_by_its_name() {
     node.settle(by_hand());
     let path = node.state.path().join("erdma").join("0000:00:06.0.json");
     let whole = fs::read_to_string(&path).expect("a record");
-    for (text, told) in [
+    for (text, expected) in [
         ("{\"format\"".to_owned(), "0000:00:06.0.json"),
         (
             whole.replace("\"format\": 1", "\"format\": 2"),
@@ -326,7 +326,11 @@ fn an_unreadable_record_is_reported_by_its_name() {
             matches!(outcomes[0].state, State::Failed { .. }),
             "{outcomes:?}"
         );
-        assert!(outcomes[0].to_string().contains(told), "{}", outcomes[0]);
+        assert!(
+            outcomes[0].to_string().contains(expected),
+            "{}",
+            outcomes[0]
+        );
         assert_eq!(changes(&outcomes[1..]), [0]);
     }
 }

@@ -2,7 +2,9 @@
 //! Tests of NICs without an address that may belong to another program, such as the instance's primary NIC.
 
 use crate::{
-    node::{NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, service, words},
+    node::{
+        NICS, Node, by_hand, by_service, changes, furnished, hardware, make, name, service, words,
+    },
     settling::{AT, address, set_up},
 };
 use erdma::bring_up::{Outcome, State};
@@ -77,17 +79,17 @@ fn a_nic_keeps_its_owner_while_it_has_no_address() {
     assert_eq!(process.settle(&node.nics())[0].to_string(), EARLY);
     // DHCP assigns an address, and removes it again
     node.make(&address("eth1", "10.0.0.66"));
-    let told = |outcomes: &[Outcome]| words(outcomes)[0].clone();
+    let first_message = |outcomes: &[Outcome]| words(outcomes)[0].clone();
     let has = "erdma_0: left alone: eth1 has 10.0.0.66/24 already";
-    assert_eq!(told(&process.settle(&node.nics())), has);
+    assert_eq!(first_message(&process.settle(&node.nics())), has);
     node.make(&take("eth1"));
     let before = node.link("eth1");
     let had = "erdma_0: left alone: eth1 had 10.0.0.66/24, which another program set";
-    assert_eq!(told(&process.settle(&node.nics())), had);
+    assert_eq!(first_message(&process.settle(&node.nics())), had);
     std::thread::sleep(QUIET);
-    assert_eq!(told(&process.settle(&node.nics())), had);
+    assert_eq!(first_message(&process.settle(&node.nics())), had);
     node.make(&set_up("eth1", false));
-    assert_eq!(told(&process.settle(&node.nics())), had);
+    assert_eq!(first_message(&process.settle(&node.nics())), had);
     node.make(&set_up("eth1", true));
     assert_eq!(node.link("eth1"), before);
     // after a reload of its driver the netdev is a new one, is down, and is unconfigured
@@ -127,12 +129,12 @@ fn the_instances_primary_nic_is_never_brought_up() {
     let (node, service) = (Node::new(), service());
     service.set_primary(Some(&NICS[0].3.to_uppercase()));
     let before = node.link("eth1");
-    let mut process = node.process(asked(&service.base()));
+    let mut process = node.process(by_service(&service.base()));
     for is_news in [true, false] {
         let outcomes = process.settle(&node.nics());
-        let told = "erdma_0: left alone: according to the metadata service, 02:00:00:00:00:03 is the \
-                    instance's primary NIC, which the instance's own set-up configures";
-        assert_eq!(outcomes[0].to_string(), told);
+        let expected = "erdma_0: left alone: according to the metadata service, 02:00:00:00:00:03 is the \
+                        instance's primary NIC, which the instance's own set-up configures";
+        assert_eq!(outcomes[0].to_string(), expected);
         assert_eq!(
             (outcomes[0].is_news, outcomes[0].retry_after()),
             (is_news, None)
@@ -157,12 +159,12 @@ fn the_instances_primary_nic_is_never_brought_up() {
 fn nothing_is_brought_up_before_it_is_known_which_nic_is_the_primary_one() {
     let (node, service) = (Node::new(), service());
     service.set_primary(Some("eth0"));
-    let mut process = node.process(asked(&service.base()));
+    let mut process = node.process(by_service(&service.base()));
     let outcomes = process.settle(&node.nics());
     for outcome in &outcomes {
         assert!(matches!(outcome.state, State::Waiting { .. }), "{outcome}");
-        let told = "/latest/meta-data/mac is \"eth0\", which is not a hardware address";
-        assert!(outcome.to_string().contains(told), "{outcome}");
+        let expected = "/latest/meta-data/mac is \"eth0\", which is not a hardware address";
+        assert!(outcome.to_string().contains(expected), "{outcome}");
     }
     assert_eq!(node.kernel.journal(), []);
     service.set_primary(None);
@@ -177,14 +179,14 @@ fn a_network_that_only_the_nic_reaches_is_reported() {
         let ip = ip.replace("10.0.0", "10.0.9");
         service.add_nic(mac, &ip, "10.0.9.0/24", "10.0.9.253");
     }
-    let mut process = node.process(asked(&service.base()));
+    let mut process = node.process(by_service(&service.base()));
     for is_news in [true, false] {
         for (outcome, netdev) in process.settle(&node.nics()).iter().zip(["eth1", "eth2"]) {
-            let told = format!(
+            let expected = format!(
                 "the node's own traffic to 10.0.9.0/24 may leave by {netdev}: only eRDMA NICs have a \
                  route there"
             );
-            assert_eq!(outcome.remarks, [told]);
+            assert_eq!(outcome.remarks, [expected]);
             assert_eq!(outcome.is_news, is_news);
         }
     }

@@ -142,7 +142,7 @@ fn a_counter_that_begins_anew_is_not_millions_of_errors() {
 }
 
 #[test]
-fn a_counter_at_its_maximum_says_nothing_until_it_is_reset() {
+fn a_counter_at_its_maximum_proves_nothing_until_it_is_reset() {
     let mut port = Port::new();
     assert!(port.is(MAXIMUM), "on its way there it grew");
     port.quiet(50);

@@ -75,7 +75,7 @@ pub struct Watch {
     /// True if the daemon must poll an unhealthy device, because neither an event nor a polled port shows its recovery.
     needs_polling: bool,
     /// True if an event came since the last observation.
-    heard: bool,
+    had_event: bool,
     requests: Arc<Notify>,
 }
 
@@ -168,7 +168,7 @@ impl Watch {
             beat: now + BEAT,
             port_states: Vec::new(),
             needs_polling: false,
-            heard: true,
+            had_event: true,
             requests: Arc::default(),
         }
     }
@@ -189,8 +189,8 @@ impl Watch {
                         return;
                     }
                 }
-                readable = readable(self.monitor.as_mut()) => self.hear(readable),
-                readable = readable(self.inotify.as_mut()) => self.hear_of_records(readable),
+                readable = readable(self.monitor.as_mut()) => self.read_events(readable),
+                readable = readable(self.inotify.as_mut()) => self.read_record_events(readable),
                 node = others(&mut self.node) => if self.go_by(&node.conf) {
                     self.due = Some(Instant::now());
                 },
@@ -268,9 +268,9 @@ impl Watch {
         let mut sent: Option<(Arc<Inventory>, Unhealthy)> = None;
         loop {
             self.next().await;
-            let heard = std::mem::take(&mut self.heard);
+            let had_event = std::mem::take(&mut self.had_event);
             let Some(inventory) = observe().await.map(Arc::new) else {
-                self.heard |= heard;
+                self.had_event |= had_event;
                 self.retry();
                 continue;
             };
@@ -287,7 +287,7 @@ impl Watch {
             };
             self = watch;
             let seen = (inventory, unhealthy);
-            if !heard && sent.as_ref() == Some(&seen) {
+            if !had_event && sent.as_ref() == Some(&seen) {
                 continue;
             }
             sent = Some(seen.clone());
@@ -299,10 +299,10 @@ impl Watch {
 
     /// Returns true if the daemon gets events for all devices, and for the records of pods' devices, and if it could
     /// observe all pods.
-    fn hears_all(&self) -> bool {
+    fn has_all_events(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
-        let hears_devices = monitor.is_some() && (covers_pods(monitor) || self.pods.are_none());
-        hears_devices && self.inotify.is_some() && !self.pods.have_failed()
+        let has_device_events = monitor.is_some() && (covers_pods(monitor) || self.pods.are_none());
+        has_device_events && self.inotify.is_some() && !self.pods.have_failed()
     }
 
     /// Returns true if an unhealthy device can recover without an event, and the daemon does not poll its port, because
@@ -356,11 +356,11 @@ impl Watch {
     fn is_time(&mut self, now: Instant, states: Option<ports::States>) -> bool {
         if self.beats() && self.beat <= now {
             self.beat = now + self.pause();
-            self.hear(Ok(())); // read events beyond one buffer
+            self.read_events(Ok(())); // the events beyond one buffer
             let since = |pause| self.observed_at.is_none_or(|at| at + pause <= now);
             let (pause, pause_is_over) = (since(WITHOUT_EVENTS), since(BEAT));
-            let unheard = pause && !self.hears_all();
-            if unheard
+            let lacks_events = pause && !self.has_all_events();
+            if lacks_events
                 || self.needs_polling && pause_is_over
                 || states.is_some_and(|states| states != self.port_states)
             {
@@ -377,12 +377,12 @@ impl Watch {
     }
 
     fn observe_soon(&mut self) {
-        self.heard = true;
+        self.had_event = true;
         self.due.get_or_insert(Instant::now() + TOGETHER);
     }
 
     /// Reads the kernel's events, unless waiting for them failed. Polling replaces a failed source.
-    fn hear(&mut self, readable: io::Result<()>) {
+    fn read_events(&mut self, readable: io::Result<()>) {
         let Some(monitor) = &mut self.monitor else {
             return;
         };
@@ -469,7 +469,7 @@ impl Watch {
     }
 
     /// Reads the events of records, unless waiting for them failed. Polling replaces a failed source.
-    fn hear_of_records(&mut self, readable: io::Result<()>) {
+    fn read_record_events(&mut self, readable: io::Result<()>) {
         let Some(inotify) = &mut self.inotify else {
             return;
         };

@@ -107,20 +107,24 @@ fn a_port_that_stays_down_is_reported_once() {
             gids: 0,
         }];
         let (watch, _) = node.watch();
-        let (looks, told) = (Cell::new(0), Cell::new(0));
+        let (observations, reports) = (Cell::new(0), Cell::new(0));
         let followed = watch.follow(
             async || {
-                looks.set(looks.get() + 1);
+                observations.set(observations.get() + 1);
                 Some(inventory.clone())
             },
             async |_, unhealthy| {
                 assert_eq!(unhealthy.len(), 1, "{unhealthy:?}");
-                told.set(told.get() + 1);
+                reports.set(reports.get() + 1);
                 true
             },
         );
         assert!(!node.wait(3 * SOON, followed), "it is followed for ever");
-        assert_eq!((looks.get(), told.get()), (1, 1), "looks, and told");
+        assert_eq!(
+            (observations.get(), reports.get()),
+            (1, 1),
+            "observations, and reports"
+        );
     });
 }
 
@@ -133,7 +137,7 @@ fn quiet(node: &Node, watch: &mut Watch) {
         }
         assert_eq!(watch.unhealthy(&node.inventory).len(), 0);
     }
-    panic!("a node where nothing happens is looked at again and again");
+    panic!("a node where nothing happens is observed again and again");
 }
 
 #[test]
@@ -204,20 +208,20 @@ fn changes_are_reported_as_long_as_there_is_a_receiver() {
         let (watch, _) = node.watch();
         node.attach("nic0", "attached");
         node.pod("link set nic0 up");
-        let told = std::cell::RefCell::new(Vec::new());
+        let observed = std::cell::RefCell::new(Vec::new());
         let followed = watch.follow(
             async || {
                 // the first observation of the hardware fails
-                told.borrow_mut().push(String::new());
-                (told.borrow().len() > 1).then(|| node.inventory.clone())
+                observed.borrow_mut().push(String::new());
+                (observed.borrow().len() > 1).then(|| node.inventory.clone())
             },
             async |_, unhealthy| {
-                told.borrow_mut().extend(unhealthy.into_values());
-                told.borrow().len() < 3
+                observed.borrow_mut().extend(unhealthy.into_values());
+                observed.borrow().len() < 3
             },
         );
-        assert!(node.wait(TIMEOUT, followed), "{:?}", told.borrow());
-        assert_eq!(told.into_inner(), ["", "", "nic0 has no carrier"]);
+        assert!(node.wait(TIMEOUT, followed), "{:?}", observed.borrow());
+        assert_eq!(observed.into_inner(), ["", "", "nic0 has no carrier"]);
     });
 }
 

@@ -70,7 +70,7 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
     let choice = match conf.required_devices().unwrap() {
         Devices::Address(address) => Choice::Address(address),
         Devices::Selectors(selectors) => Choice::Selectors(selectors),
-        Devices::Resources(_) => panic!("kubelet is not asked here"),
+        Devices::Resources(_) => panic!("kubelet gets no request here"),
     };
     let rails = match select::rails(&conf, &choice, observed, &[]) {
         Ok(selected) => selected.rails,

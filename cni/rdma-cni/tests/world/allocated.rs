@@ -297,7 +297,7 @@ fn a_device_by_name_wins_over_resources() {
     let config = cluster.config(json!({ "deviceID": "0000:3b:00.2", "resources": ["rdma/vf"] }));
     let pod = cluster.pod("a", &[("rdma/vf", &[TWO[1]])]);
     cluster.add(&pod, &config).must_succeed();
-    assert_eq!(cluster.kubelet.asked(), [] as [&str; 0]);
+    assert_eq!(cluster.kubelet.take_requests(), [] as [&str; 0]);
     assert_eq!(side(&cluster, "mlx5_2"), Some(cluster.node.netns(&pod)));
     assert!(record(&cluster, &pod)["rails"][0]["allocated"].is_null());
     cluster.del(&pod, &config).must_succeed();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::net::IpAddr;
 
 /// Returns the announcements since this function last ran.
-fn told(node: &Node) -> Vec<(HardwareAddress, IpAddr)> {
+fn take_announcements(node: &Node) -> Vec<(HardwareAddress, IpAddr)> {
     node.kernel
         .with(|world| std::mem::take(&mut world.announced))
 }
@@ -46,10 +46,14 @@ fn each_address_is_announced_once() {
     let pod = node.pod("a");
     let config = node.two_rails();
     node.add(&pod, &config).must_succeed();
-    assert_eq!(told(&node), on_rails(&node, &pod, &KEPT));
+    assert_eq!(take_announcements(&node), on_rails(&node, &pod, &KEPT));
     node.run("CHECK", Some(&pod), &config);
     node.del(&pod, &config).must_succeed();
-    assert_eq!(told(&node), [], "on the host they are where they were");
+    assert_eq!(
+        take_announcements(&node),
+        [],
+        "on the host they are where they were"
+    );
 }
 
 #[test]
@@ -60,7 +64,11 @@ fn a_child_announces_the_addresses_of_ipam() {
         let pod = node.pod("a");
         let config = leases.config(json!({ "child": { "type": child } }));
         node.add(&pod, &config).must_succeed();
-        assert_eq!(told(node), on_rails(node, &pod, &LEASED), "{child}");
+        assert_eq!(
+            take_announcements(node),
+            on_rails(node, &pod, &LEASED),
+            "{child}"
+        );
     }
 }
 
@@ -87,7 +95,7 @@ fn a_tentative_address_is_not_announced() {
         let mut config = node.two_rails();
         config["ipv6"] = json!({ "dad": dad });
         node.add(&pod, &config).must_succeed();
-        assert_eq!(told(&node).len(), announced, "{dad}");
+        assert_eq!(take_announcements(&node).len(), announced, "{dad}");
     }
 }
 
@@ -121,7 +129,7 @@ fn a_netdev_that_an_earlier_plugin_placed_is_not_ours_to_announce() {
         node.change(Some(&pod), &op);
     }
     node.add(&pod, &config).must_succeed();
-    assert_eq!(told(&node), []);
+    assert_eq!(take_announcements(&node), []);
 }
 
 /// Sets `verdict` for announcement number `at`, counted from 1. Other announcements succeed.
@@ -177,7 +185,7 @@ fn all_but_one(
     if matches!(verdict, Verdict::Refuse(_)) {
         expected.remove(at - 1);
     }
-    assert_eq!(told(node), expected, "{what}");
+    assert_eq!(take_announcements(node), expected, "{what}");
     let mut with_result = config.clone();
     with_result["prevResult"] = result;
     let check = node.run("CHECK", Some(&pod), &with_result);

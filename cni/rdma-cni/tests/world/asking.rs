@@ -19,7 +19,7 @@ fn only_a_pods_own_devices_are_queried() {
         let node = Node::new(mode);
         let before = node.snapshot();
         let selectors = |selectors: Value| json!({ "devices": selectors });
-        for (fields, asked) in [
+        for (fields, expected) in [
             (json!({ "deviceID": "0000:3b:00.2" }), &["mlx5_2"][..]),
             (selectors(json!([{ "netdev": "eth2" }])), &["mlx5_2"]),
             (selectors(json!([{ "rdma": "mlx5_2" }])), &["mlx5_2"]),
@@ -34,7 +34,7 @@ fn only_a_pods_own_devices_are_queried() {
             for verb in ["ADD", "CHECK", "DEL"] {
                 node.kernel.begin();
                 let result = node.run(verb, Some(&pod), &config).must_succeed();
-                assert_eq!(node.kernel.answered(), asked, "{verb} {fields}");
+                assert_eq!(node.kernel.answered(), expected, "{verb} {fields}");
                 if verb == "ADD" {
                     config["prevResult"] = result;
                 }
@@ -158,22 +158,22 @@ fn other_pods_do_not_wait_where_all_ports_are_queried() {
         lock: lock.clone(),
         ..Wrapped::new(&node)
     };
-    let asked = |kernel: &Wrapped<'_>| kernel.all.load(Ordering::Relaxed);
+    let queries = |kernel: &Wrapped<'_>| kernel.all.load(Ordering::Relaxed);
     let result = kernel.run(&node, "ADD", Some(&pod), &by_port);
     let result = result.must_succeed();
     assert_eq!(result["rails"][0]["rdmaDevice"], "mlx5_2");
-    assert_eq!(asked(&kernel), 1);
+    assert_eq!(queries(&kernel), 1);
     kernel
         .run(&node, "DEL", Some(&pod), &by_port)
         .must_succeed();
-    assert_eq!(asked(&kernel), 1);
+    assert_eq!(queries(&kernel), 1);
     let kernel = Wrapped {
         lock,
         ..Wrapped::new(&node)
     };
     let gone = node.config(json!({ "deviceID": "0000:99:00.0" }));
     kernel.run(&node, "ADD", Some(&pod), &gone).must_fail(100);
-    assert_eq!(asked(&kernel), 1);
+    assert_eq!(queries(&kernel), 1);
     assert_eq!(node.records(), [""; 0]);
 }
 

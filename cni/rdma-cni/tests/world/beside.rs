@@ -140,8 +140,8 @@ fn gc_gives_up(netdevs: &[&str], time: Duration) {
     let path = node.state.path().join("state/lock").display().to_string();
     let holder = format!("process {} (", std::process::id());
     for (place, message) in messages.iter().enumerate() {
-        let is_told = message.contains(&path) && message.contains(&holder);
-        assert!(is_told, "{message}");
+        let is_reported = message.contains(&path) && message.contains(&holder);
+        assert!(is_reported, "{message}");
         let is_short = message.contains("held the lock during the whole wait of 1 s;");
         assert!(place == 0 || is_short, "{message}");
     }

@@ -93,7 +93,7 @@ fn annotations_that_are_not_allowed_are_ignored() {
 
 #[test]
 fn an_invalid_annotation_is_reported_before_any_change() {
-    for (devices, what, value, told) in [
+    for (devices, what, value, expected) in [
         (
             HCA,
             "rails",
@@ -126,9 +126,9 @@ fn an_invalid_annotation_is_reported_before_any_change() {
         let (cluster, config) = cluster(&json!(["rails", "mtu"]), &annotations);
         let pod = cluster.pod("a", &[devices]);
         let before = cluster.node.snapshot();
-        let said = cluster.add(&pod, &config).must_fail(7);
-        assert!(said.contains(told), "{said}");
-        cluster.node.must_be(&before, told);
+        let message = cluster.add(&pod, &config).must_fail(7);
+        assert!(message.contains(expected), "{message}");
+        cluster.node.must_be(&before, expected);
         assert!(!cluster.node.record_of(&pod).exists());
     }
 }

@@ -98,7 +98,7 @@ fn the_detecting_entry_logs_pods_and_changes_nothing() {
 /// Calls without a pod's name are not recorded, and neither is a DEL after a failed start: CRI-O then calls plugins
 /// that it does not call at a pod's end.
 #[test]
-fn a_call_that_says_nothing_of_the_runtime_is_not_noted() {
+fn a_call_without_signs_of_the_runtime_is_not_noted() {
     let it = Detected::new();
     it.ask();
     it.run("ADD", Some(&previous()), None);

@@ -35,20 +35,20 @@ fn every_rail_is_reported_with_its_index() {
         let result = node.add(&pod, &leases.config(json!({}))).must_succeed();
         assert_eq!(result["rails"], of_file(&leases));
         for rail in [0, 1] {
-            let told = &result["rails"][rail];
+            let fields = &result["rails"][rail];
             let device = format!("mlx5_bond_{rail}");
             let (ip4, ip6) = (format!("10.{rail}.0.7"), ["fd00::7", "fd00:1::7"][rail]);
             let indices = [&*ip4, ip6].map(|ip| index_of(node, &device, ip).unwrap());
-            assert_eq!(told["interface"], format!("rdma{rail}"));
-            assert_eq!(told["netdev"], format!("bond{rail}"));
+            assert_eq!(fields["interface"], format!("rdma{rail}"));
+            assert_eq!(fields["netdev"], format!("bond{rail}"));
             assert_eq!(
-                (&told["mode"], &told["rdmaDevice"]),
+                (&fields["mode"], &fields["rdmaDevice"]),
                 (&json!("share"), &json!(device))
             );
             let of = |ip: &str, gid: &str, index| json!({ "address": ip, "gid": gid, "port": 1, "index": index });
-            let mut gids = told["gids"].as_array().unwrap().clone();
+            let mut gids = fields["gids"].as_array().unwrap().clone();
             gids.sort_by_key(|gid| gid["index"].as_u64());
-            assert_eq!(told["gidIndex"], told["gids"][0]["index"]);
+            assert_eq!(fields["gidIndex"], fields["gids"][0]["index"]);
             // with RoCE v1, each address's RoCE v1 GID directly precedes its RoCE v2 GID, so the indexes of the two
             // RoCE v2 GIDs differ by 2
             assert_eq!(v1, indices[1] - indices[0] == 2, "{indices:?}");
@@ -69,10 +69,10 @@ fn a_moved_netdev_has_a_file_too() {
     let before = node.snapshot();
     let result = node.add(&pod, &node.two_rails()).must_succeed();
     assert_eq!(result["rails"], of_file(&leases));
-    for (rail, told) in [0, 1].into_iter().zip(result["rails"].as_array().unwrap()) {
-        assert_eq!(told["mode"], "move");
-        assert_eq!(told["netdev"], format!("eth{}", rail + 2));
-        assert_eq!(told["gids"].as_array().unwrap().len(), 2, "{told}");
+    for (rail, fields) in [0, 1].into_iter().zip(result["rails"].as_array().unwrap()) {
+        assert_eq!(fields["mode"], "move");
+        assert_eq!(fields["netdev"], format!("eth{}", rail + 2));
+        assert_eq!(fields["gids"].as_array().unwrap().len(), 2, "{fields}");
     }
     node.del(&pod, &node.two_rails()).must_succeed();
     leases.must_be(&before, "after DEL");
@@ -109,7 +109,7 @@ fn a_full_table_fails_add_and_leaves_nothing() {
     leases.gives("b.rdma0", &answer(0, 8));
     node.add(&first, &config).must_succeed();
     let before = node.snapshot();
-    leases.asked();
+    leases.take_call_names();
     let message = node.add(&second, &config).must_fail(106);
     for word in [
         "mlx5_bond_0 has no RoCE v2 GID for",
@@ -122,7 +122,7 @@ fn a_full_table_fails_add_and_leaves_nothing() {
     assert_eq!(before.differences(&node.snapshot()), [""; 0]);
     assert_eq!(node.records(), ["a@eth0.json", "a@eth0.lock"]);
     assert_eq!(leases.rails_files(), ["a"]);
-    assert_eq!(leases.asked(), ["ADD b rdma0", "DEL b rdma0"]);
+    assert_eq!(leases.take_call_names(), ["ADD b rdma0", "DEL b rdma0"]);
     assert_eq!(leases.held(), ["a@rdma0"]);
     // the table has space again
     node.del(&first, &config).must_succeed();
@@ -185,8 +185,9 @@ fn check_sees_another_index() {
     );
     let after = index_of(node, "mlx5_bond_0", "10.0.0.7").unwrap();
     let drift = leases.check(&pod, &config, &result).must_fail(999);
-    let told = format!("the GID of 10.0.0.7 has index {after} on mlx5_bond_0 port 1, not {before}");
-    assert!(drift.contains(&told), "{drift}");
+    let expected =
+        format!("the GID of 10.0.0.7 has index {after} on mlx5_bond_0 port 1, not {before}");
+    assert!(drift.contains(&expected), "{drift}");
 }
 
 /// The mounted file has the same rails as ADD's result, and also names network and container.

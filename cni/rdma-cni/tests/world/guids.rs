@@ -345,7 +345,7 @@ fn a_device_without_guids_is_refused_with_a_reason() {
         node.must_be(&before, reason);
     }
     node.kernel.with(|world| {
-        world.untold_of_vfs = vec![VfSettingKind::NodeGuid, VfSettingKind::PortGuid];
+        world.unreported_of_vfs = vec![VfSettingKind::NodeGuid, VfSettingKind::PortGuid];
     });
     let message = node.add(&pod, &config(&node)).must_fail(7);
     let expected = "guid: ibp94s0v0 cannot have these settings: the driver of its physical function does not report the GUIDs";
@@ -415,15 +415,15 @@ fn firmware_that_keeps_a_guid_is_not_bound_anew_for_ever() {
     let notes = given_up::read(&node.state.path().join("state")).unwrap();
     let lacks: Vec<&Attribute> = notes[0].lacks.iter().map(|it| &it.attribute).collect();
     assert_eq!(lacks, [&Attribute::Rebound]);
-    let told = || {
+    let count = || {
         let functions = notes[0].host_link.parent.iter().cloned().collect();
         let observed = node.kernel.observe_vfs(None, &functions).unwrap();
         plan::given_up::left(&notes[0], &observed).len()
     };
-    assert_eq!(told(), 1);
+    assert_eq!(count(), 1);
     node.kernel.with(|world| world.stuck_guids = None);
     let driver = "mlx5_core".to_owned();
     let device = notes[0].host_link.parent.clone().unwrap();
     node.change(None, &Op::RebindDriver { device, driver });
-    assert_eq!(told(), 0);
+    assert_eq!(count(), 0);
 }

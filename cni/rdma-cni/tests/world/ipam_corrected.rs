@@ -227,7 +227,7 @@ fn without_a_record_no_refusal_keeps_a_pod() {
     node.del(pod, &config).must_succeed();
     config["ipam"]["type"] = "uninstalled".into();
     node.del(pod, &config).must_succeed();
-    let asked = fs::read_to_string(node.plugins.join("old.log")).unwrap();
-    assert_eq!(asked, "DEL rdma0\n".repeat(10));
+    let log = fs::read_to_string(node.plugins.join("old.log")).unwrap();
+    assert_eq!(log, "DEL rdma0\n".repeat(10));
     assert_eq!(node.records(), [""; 0]);
 }

@@ -9,7 +9,7 @@ use rdma_netns::{LinkChange, RdmaMode};
 use serde_json::{Value, json};
 
 /// Returns `field` of the configuration in each call that begins with `what`, such as `ADD a`.
-fn told(leases: &Leases, what: &str, field: &str) -> Vec<Value> {
+fn fields_of(leases: &Leases, what: &str, field: &str) -> Vec<Value> {
     let calls = leases.calls().into_iter();
     let calls = calls.filter(|call| call.what.starts_with(what));
     calls.map(|call| call.config[field].clone()).collect()
@@ -122,14 +122,14 @@ fn an_address_that_another_machine_has_is_given_back_as_such() {
         "{message}"
     );
     leases.must_be(&before, "undone");
-    let conflicts = told(&leases, "DEL", "conflicts");
+    let conflicts = fields_of(&leases, "DEL", "conflicts");
     assert_eq!(conflicts, [json!(null), json!(["fd00:1::7"])]);
     node.kernel.with(|world| world.duplicates.clear());
     let result = node.add(&pod, &config).must_succeed();
     leases.check(&pod, &config, &result).must_succeed();
     node.del(&pod, &config).must_succeed();
     assert_eq!(
-        told(&leases, "DEL", "conflicts"),
+        fields_of(&leases, "DEL", "conflicts"),
         [json!(null), json!(null)]
     );
     leases.must_be(&before, "after DEL");
@@ -189,7 +189,7 @@ fn gc_keeps_the_leases_of_what_is_not_restored() {
 
 /// The records can be read when GC begins, but not when GC calls the IPAM plugin.
 #[test]
-fn gc_that_cannot_read_the_records_any_more_says_all_that_failed() {
+fn gc_that_cannot_read_the_records_any_more_reports_all_that_failed() {
     let leases = Leases::new(1);
     let node = &leases.node;
     let config = leases.config(json!({}));
@@ -222,7 +222,7 @@ fn status_calls_ipam_for_every_rail() {
     node.run("STATUS", None, &leases.config(json!({})))
         .must_succeed();
     let calls = leases.calls();
-    let told: Vec<_> = calls
+    let fields: Vec<_> = calls
         .iter()
         .map(|call| {
             (
@@ -233,7 +233,7 @@ fn status_calls_ipam_for_every_rail() {
         })
         .collect();
     assert_eq!(
-        told,
+        fields,
         [
             (
                 "STATUS",
@@ -280,7 +280,7 @@ fn del_names_the_master_of_add() {
     node.kernel.with(|world| world.unmount(&pod.netns));
     node.del(&pod, &config).must_succeed();
     assert_eq!(
-        told(&leases, "DEL", "master"),
+        fields_of(&leases, "DEL", "master"),
         [json!("bond0"), json!("bond1")]
     );
 }

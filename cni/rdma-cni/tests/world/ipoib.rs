@@ -287,9 +287,9 @@ fn check_reports_the_state_of_a_child() {
     let pod = node.pod("a");
     let result = node.add(&pod, &config).must_succeed();
     let (at, link) = (NetnsSide::Pod, name("rdma0"));
-    let told = || check(node, &pod, &config, &result).must_fail(999);
+    let drift = || check(node, &pod, &config, &result).must_fail(999);
     changed(node, &pod, mode(at, "rdma0", Connected));
-    let message = told();
+    let message = drift();
     assert!(
         message.contains("IPoIB of rdma0 is not in datagram mode"),
         "{message}"
@@ -298,7 +298,7 @@ fn check_reports_the_state_of_a_child() {
     // the kernel sets a child down with its parent, and removes the child's addresses
     let down = |up| host_change("ib0", LinkChange::Up(up));
     node.change(None, &down(false));
-    let message = told();
+    let message = drift();
     assert!(message.contains("ib0 is down"), "{message}");
     node.change(None, &down(true));
     changed(
@@ -310,7 +310,7 @@ fn check_reports_the_state_of_a_child() {
             change: LinkChange::Remove,
         },
     );
-    let message = told();
+    let message = drift();
     assert!(
         message.contains("the pod's child of ib0 is missing"),
         "{message}"

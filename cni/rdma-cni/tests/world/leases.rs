@@ -147,7 +147,7 @@ impl Leases {
     }
 
     /// Returns `what` of each call that [`Self::calls`] returns.
-    pub(crate) fn asked(&self) -> Vec<String> {
+    pub(crate) fn take_call_names(&self) -> Vec<String> {
         self.calls().into_iter().map(|call| call.what).collect()
     }
 

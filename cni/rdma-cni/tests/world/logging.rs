@@ -47,7 +47,7 @@ fn log_of(test: &str) -> String {
 }
 
 #[test]
-fn a_line_says_once_that_a_rail_is_shared() {
+fn a_line_reports_once_that_a_rail_is_shared() {
     let log = log_of("logging::shared_rails_are_added");
     for netdev in ["eth1", "eth2"] {
         let line = format!("{netdev} is shared: ");
@@ -56,7 +56,7 @@ fn a_line_says_once_that_a_rail_is_shared() {
 }
 
 #[test]
-#[ignore = "a_line_says_once_that_a_rail_is_shared starts it, and reads its log"]
+#[ignore = "a_line_reports_once_that_a_rail_is_shared starts it, and reads its log"]
 fn shared_rails_are_added() {
     log::set_logger(&Lines).expect("the only logger");
     log::set_max_level(LevelFilter::Info);
@@ -166,7 +166,7 @@ fn another_rail_is_awaited() {
     let (sender, files) = mpsc::channel();
     node.kernel.meanwhile(move |_| {
         let file = fs::metadata(&note).map(|it| it.ino());
-        sender.send(file.ok()).expect("it is heard");
+        sender.send(file.ok()).expect("a receiver");
     });
     node.del(&pod, &rails).must_fail(107);
     let files: Vec<u64> = files.try_iter().flatten().collect();

@@ -33,13 +33,13 @@ fn the_longest_names_of_pods_keep_no_pod_from_its_rails() {
         cluster.run_with("ADD", pod, &config, args).must_succeed();
     }
     let files = rails_files(&cluster);
-    let told = files.iter().map(|path| {
+    let written = files.iter().map(|path| {
         let content: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         content["pod"].as_str().unwrap().to_owned()
     });
-    let told: BTreeSet<String> = told.collect();
+    let written: BTreeSet<String> = written.collect();
     let names = pods.iter().map(|(_, name, _)| name.clone());
-    assert_eq!(told, names.collect());
+    assert_eq!(written, names.collect());
     for (pod, _, args) in &pods {
         cluster.run_with("CHECK", pod, &config, args);
         cluster.run_with("DEL", pod, &config, args).must_succeed();

@@ -83,5 +83,5 @@ mod vf_busy;
 mod vf_examples;
 mod vf_fields;
 mod vf_macs;
-mod vf_untold;
+mod vf_unreported;
 mod wrapped;

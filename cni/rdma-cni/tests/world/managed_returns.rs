@@ -132,8 +132,8 @@ fn a_manager_has_as_long_after_a_move_that_takes_its_time() {
         Verdict::Proceed
     });
     // the manager makes more changes than a restore without a manager has rounds
-    node.kernel.blind(|world, look| {
-        if look <= 8 {
+    node.kernel.blind(|world, observation| {
+        if observation <= 8 {
             take_addresses(world);
         }
         None

@@ -375,14 +375,14 @@ fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
 /// the driver again, which removes upper netdevs together with their lower netdev.
 #[test]
 fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
-    for (is_asked, has_upper, is_rebound) in [
+    for (is_allowed, has_upper, is_rebound) in [
         (false, false, false),
         (true, false, true),
         (false, true, false),
     ] {
         let node = Node::new(RdmaMode::Exclusive);
         let config = node.config(json!({
-            "devices": [{ "netdev": "eth2" }], "rebindDriver": is_asked,
+            "devices": [{ "netdev": "eth2" }], "rebindDriver": is_allowed,
         }));
         let before = node.snapshot().without_numbers();
         let pod = node.pod("a");
@@ -395,7 +395,7 @@ fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
         node.kernel.begin();
         node.del(&pod, &config).must_succeed();
         let journal = node.kernel.journal();
-        let case = format!("{is_asked} {has_upper}: {journal:?}");
+        let case = format!("{is_allowed} {has_upper}: {journal:?}");
         assert_eq!(node.rebinds(), usize::from(is_rebound), "{case}");
         node.kernel.with(|world| world.unmount(&pod.netns));
         let after = node.snapshot().without_numbers();

@@ -33,13 +33,13 @@ fn nothing_is_opened_or_locked_or_restored_for_them() {
     assert_eq!(cluster.add(&pod, &config).must_succeed(), previous());
     assert_eq!(cluster.node.kernel.observations(), 0);
     assert!(!cluster.state_dir().exists(), "something was written");
-    assert_eq!(cluster.kubelet.asked(), ["Get"]);
+    assert_eq!(cluster.kubelet.take_requests(), ["Get"]);
 
     cluster.run("CHECK", &pod, &config).must_succeed();
-    assert_eq!(cluster.kubelet.asked(), ["Get"]);
+    assert_eq!(cluster.kubelet.take_requests(), ["Get"]);
     cluster.kubelet.set_mood(Mood::Silent);
     cluster.del(&pod, &config).must_succeed();
-    assert_eq!(cluster.kubelet.asked(), [] as [&str; 0], "by DEL");
+    assert_eq!(cluster.kubelet.take_requests(), [] as [&str; 0], "by DEL");
 }
 
 /// DEL does not call IPAM for these pods. The node has no IPAM plugin.
@@ -81,13 +81,13 @@ fn list_serves_where_get_does_not() {
         cluster.kubelet.set_get(get);
         let pod = cluster.pod("a", NONE);
         assert_eq!(cluster.add(&pod, &config).must_succeed(), previous());
-        assert_eq!(cluster.kubelet.asked(), ["Get", "List"]);
+        assert_eq!(cluster.kubelet.take_requests(), ["Get", "List"]);
         cluster.pod("a", &[("rdma/vf", &["0000:3b:00.2"])]);
         let result = cluster.add(&pod, &config).must_succeed();
         assert_eq!(result["interfaces"].as_array().unwrap().len(), 2);
         cluster.del(&pod, &config).must_succeed();
         cluster.node.kernel.with(|world| world.unmount(&pod.netns));
-        cluster.kubelet.asked();
+        cluster.kubelet.take_requests();
     }
 }
 
@@ -140,7 +140,7 @@ fn a_pod_without_a_name_needs_a_device() {
     drop_in["type"] = "rdma".into();
     let message = cluster.add(&pod, &drop_in).must_fail(7);
     assert!(message.contains("deviceID"), "{message}");
-    assert_eq!(cluster.kubelet.asked(), [] as [&str; 0]);
+    assert_eq!(cluster.kubelet.take_requests(), [] as [&str; 0]);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_kubelet_that_is_busy_or_restarts_is_waited_for() {
     config["prevResult"] = previous();
     cluster.kubelet.set_mood(Mood::Busy(3));
     cluster.add(&pod, &config).must_succeed();
-    assert_eq!(cluster.kubelet.asked(), ["Get"; 4]);
+    assert_eq!(cluster.kubelet.take_requests(), ["Get"; 4]);
     cluster
         .kubelet
         .set_mood(Mood::Slow(Duration::from_millis(300)));
@@ -223,7 +223,7 @@ fn a_permanent_error_is_code_103_and_stops_no_node() {
     let no_service = Mood::Refusing(tonic::Code::Unimplemented);
     cluster.kubelet.set_mood(no_service);
     cluster.add(&pod, &config).must_fail(103);
-    assert_eq!(cluster.kubelet.asked(), ["Get", "List"]);
+    assert_eq!(cluster.kubelet.take_requests(), ["Get", "List"]);
     cluster.kubelet.go();
 
     let socket = cluster.kubelet.socket().to_owned();

@@ -76,8 +76,10 @@ impl Network {
             let conflicts = config["conflicts"].as_array().into_iter().flatten();
             // ADD also passes addresses of nodes, which IPAM must remember
             let nodes = config["nodeAddresses"].as_array().into_iter().flatten();
-            let told: Vec<&str> = conflicts.chain(nodes).filter_map(Value::as_str).collect();
-            format!("{what}{}", told.join(" ")).trim_end().to_owned()
+            let addresses: Vec<&str> = conflicts.chain(nodes).filter_map(Value::as_str).collect();
+            format!("{what}{}", addresses.join(" "))
+                .trim_end()
+                .to_owned()
         };
         text.lines().map(call).collect()
     }
@@ -285,8 +287,8 @@ fn where_all_are_in_use_all_is_as_before() {
     let calls = network.calls();
     assert_eq!(calls[calls.len() - 2], "DEL rdma0");
     assert!(calls[calls.len() - 1].starts_with("DEL rdma1 fd00:1::"));
-    let asked = |call: &str| calls.iter().filter(|it| it.starts_with(call)).count();
-    assert_eq!((asked("ADD rdma0"), asked("ADD rdma1")), (1, 32));
+    let count = |call: &str| calls.iter().filter(|it| it.starts_with(call)).count();
+    assert_eq!((count("ADD rdma0"), count("ADD rdma1")), (1, 32));
     node.must_be(&before, "undone");
 }
 
@@ -376,9 +378,9 @@ fn each_rail_gets_the_neighbours_of_its_own_netdev() {
     let pod = node.pod("a");
     node.add(&pod, &leases.config(json!({}))).must_succeed();
     let calls = leases.calls();
-    let told = |index: usize| calls[index].config["neighbourAddresses"].clone();
-    assert_eq!(told(0), json!(["10.0.0.9", "10.0.0.7"]));
-    assert_eq!(told(1), json!(["fd00:1::9", "10.1.0.9"]));
+    let neighbours = |index: usize| calls[index].config["neighbourAddresses"].clone();
+    assert_eq!(neighbours(0), json!(["10.0.0.9", "10.0.0.7"]));
+    assert_eq!(neighbours(1), json!(["fd00:1::9", "10.1.0.9"]));
     // a neighbour whose hardware address comes from a NIC's vendor is a node: a pod's child has another kind of address
     let nodes = |index: usize| calls[index].config["nodeAddresses"].clone();
     assert_eq!((nodes(0), nodes(1)), (json!(["10.0.0.7"]), json!([])));

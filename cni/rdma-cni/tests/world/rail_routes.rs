@@ -187,7 +187,7 @@ fn a_gateway_of_each_address_is_one_default_of_the_table() {
 
 /// ADD does not use some fields of an IPAM plugin's answer. It passes them to later plugins of the chain.
 #[test]
-fn routes_of_the_result_say_all_that_ipam_said() {
+fn routes_of_the_result_have_all_fields_from_ipam() {
     let leases = Leases::new(1);
     let node = &leases.node;
     let pod = node.pod("a");

@@ -56,7 +56,7 @@ struct History {
     places: [Option<Started>; 3],
     /// All pods that were ever started.
     started: Vec<Started>,
-    told: Vec<String>,
+    lines: Vec<String>,
 }
 
 impl History {
@@ -92,7 +92,7 @@ impl History {
             mode,
             places: [None, None, None],
             started: vec![],
-            told: vec![format!("{mode}")],
+            lines: vec![format!("{mode}")],
         }
     }
 
@@ -162,7 +162,7 @@ impl History {
         let disturbed = verdict != Verdict::Proceed && self.node.kernel.journal().len() >= at;
         self.node.kernel.begin();
         let container = &started.pod.container;
-        self.tell(format!(
+        self.note(format!(
             "{verb} {container}, {verdict:?} {at}: {}",
             answer.value
         ));
@@ -233,7 +233,7 @@ impl History {
             let netns = world.namespace_at(&started.pod.netns);
             world.execute(&op, netns)
         });
-        self.tell(format!("{} does {op}: {done:?}", started.pod.container));
+        self.note(format!("{} does {op}: {done:?}", started.pod.container));
     }
 
     fn end_namespace(&mut self, at: usize, started: &Started) {
@@ -241,14 +241,14 @@ impl History {
             .kernel
             .with(|world| world.unmount(&started.pod.netns));
         self.places[at] = None;
-        self.tell(format!("{} ends", started.pod.container));
+        self.note(format!("{} ends", started.pod.container));
     }
 
     fn collect(&mut self) {
         let valid: Vec<Started> = self.places.iter().flatten().cloned().collect();
         let valid: Vec<&Pod> = valid.iter().map(|started| &started.pod).collect();
         let answer = self.node.gc(&valid, &self.node.one_rail());
-        self.tell(format!("GC: {}", answer.value));
+        self.note(format!("GC: {}", answer.value));
         assert!(answer.code() == 0 || is_blocked(&answer), "{self:?}");
     }
 
@@ -258,11 +258,11 @@ impl History {
             settle(world);
         });
         self.places = [None, None, None];
-        self.tell("reboot".to_owned());
+        self.note("reboot".to_owned());
     }
 
-    fn tell(&mut self, text: String) {
-        self.told.push(text);
+    fn note(&mut self, text: String) {
+        self.lines.push(text);
     }
 
     fn records(&self) -> Vec<Attachment> {
@@ -336,7 +336,7 @@ impl History {
 
 impl std::fmt::Debug for History {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "history {}:\n{}", self.seed, self.told.join("\n"))
+        write!(f, "history {}:\n{}", self.seed, self.lines.join("\n"))
     }
 }
 
@@ -358,7 +358,7 @@ fn in_the_end_everything_is_on_the_host() {
         // from now on no pod uses the name of another device
         for started in history.started.clone() {
             let answer = history.node.del(&started.pod, &started.config);
-            history.tell(format!(
+            history.note(format!(
                 "last DEL {}: {}",
                 started.pod.container, answer.value
             ));

@@ -155,10 +155,10 @@ fn a_name_that_another_device_has_by_now() {
             .flat_map(|it| &it.lacks)
             .map(|it| &*it.why)
             .collect();
-        let is_told = why
+        let is_reported = why
             .iter()
             .any(|it| it.contains(&format!("rdma dev set {stopgap} name mlx5_2")));
-        assert!(is_told, "{mode}: {why:?}");
+        assert!(is_reported, "{mode}: {why:?}");
     }
 }
 

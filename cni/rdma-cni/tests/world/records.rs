@@ -114,15 +114,15 @@ fn a_record_above_the_size_limit_is_refused_before_any_change() {
 fn a_record_of_a_later_version_is_left_alone() {
     let (node, pod, text) = attached(of_version_99);
     let (config, held) = (node.one_rail(), node.snapshot());
-    let told = |answer: Answer| {
+    let assert_reported = |answer: Answer| {
         let message = answer.must_fail(105);
         assert!(message.contains("format 99"), "{message}");
     };
-    told(node.del(&pod, &config));
+    assert_reported(node.del(&pod, &config));
     left_alone(&node, &pod, &text, &held);
-    told(node.add(&pod, &config));
+    assert_reported(node.add(&pod, &config));
     left_alone(&node, &pod, &text, &held);
-    told(node.gc(&[], &config));
+    assert_reported(node.gc(&[], &config));
     left_alone(&node, &pod, &text, &held);
     // this version must assume that the pod's device is in use
     node.add(&node.pod("b"), &config).must_fail(101);

@@ -221,7 +221,7 @@ fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     assert!(message.contains("eth3"), "{message}");
     assert_eq!(stage(&node, &pod), "returned");
     let note = node.state.path().join("state/given-up/eth2.json");
-    assert!(note.exists(), "nothing says what eth2 lacks");
+    assert!(note.exists(), "no note names what eth2 lacks");
     node.kernel.begin();
     let owned = node.snapshot();
     node.del(&pod, &config).must_fail(107);

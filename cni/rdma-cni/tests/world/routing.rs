@@ -251,11 +251,11 @@ fn tables_that_somebody_else_uses_are_passed_over() {
         node.change(Some(&pod), &Op::AddRule { at: AT, rule });
     }
     let full = node.snapshot();
-    leases.asked();
+    leases.take_call_names();
     let message = node.add(&pod, &config).must_fail(7);
     assert!(message.contains("routing.tableBase"), "{message}");
     assert_eq!(full.differences(&node.snapshot()), [""; 0]);
-    assert_eq!(leases.asked(), [""; 0]);
+    assert_eq!(leases.take_call_names(), [""; 0]);
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn refused_before_anything_is_changed() {
         leases.must_be(&before, word);
     }
     assert_eq!(node.kernel.journal(), [] as [Op; 0]);
-    assert_eq!(leases.asked(), [""; 0]);
+    assert_eq!(leases.take_call_names(), [""; 0]);
     node.change(None, &down(false));
     let message = node.add(&pod, &leases.config(json!({}))).must_fail(100);
     assert!(message.contains("bond0 is down"), "{message}");

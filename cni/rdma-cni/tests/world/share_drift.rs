@@ -245,7 +245,7 @@ fn an_address_that_the_final_result_does_not_have_is_not_missed() {
 fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
     for prefix in ["10.1.0.0/16", "fd00:1::/64"] {
         for metric in [None, Some(9)] {
-            let told = format!("rdma1 has lost its route to {prefix} with metric 200");
+            let expected = format!("rdma1 has lost its route to {prefix} with metric 200");
             let change = |node: &Node, pod: &Pod| {
                 let routes = link_of(node, pod, "rdma1").routes.into_iter();
                 let is_it = |it: &Route| {
@@ -271,7 +271,7 @@ fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
                     );
                 }
             };
-            drift(json!({}), change, &[&told]);
+            drift(json!({}), change, &[&expected]);
         }
     }
 }

@@ -412,8 +412,8 @@ fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
         }
         assert!(has_link(node, &pod, "net1"), "{restorer:?}");
         let message = node.del(&pod, &config).must_fail(107);
-        let told = "net1 of the pod has the alias hosts0";
-        assert!(message.contains(told), "{restorer:?}: {message}");
+        let expected = "net1 of the pod has the alias hosts0";
+        assert!(message.contains(expected), "{restorer:?}: {message}");
         assert!(has_link(node, &pod, "net1"), "{restorer:?}");
         // after a DEL that fails for another reason, the netdev still counts as named
         node.kernel.begin();

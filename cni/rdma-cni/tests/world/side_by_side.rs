@@ -83,15 +83,15 @@ fn moved(leases: &Leases, netdevs: &[&str]) -> Value {
 }
 
 /// Returns `hostAddresses` of each call of IPAM, sorted by their text.
-fn told(leases: &Leases) -> Vec<Vec<String>> {
+fn host_addresses(leases: &Leases) -> Vec<Vec<String>> {
     let calls = leases.calls().into_iter();
-    let told = calls.map(|call| {
+    let addresses = calls.map(|call| {
         let ips = call.config["hostAddresses"].as_array().unwrap().iter();
         let mut ips: Vec<String> = ips.map(|ip| ip.as_str().unwrap().to_owned()).collect();
         ips.sort();
         ips
     });
-    told.collect()
+    addresses.collect()
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn ipam_gets_addresses_that_are_away_from_the_host() {
     node.add(&first, &moved(&leases, &["eth3"])).must_succeed();
     let third = ["10.0.3.5", "fd00:3::5"];
     let both = ["10.0.2.5", "10.0.3.5", "fd00:2::5", "fd00:3::5"];
-    assert_eq!(told(&leases), [third]);
+    assert_eq!(host_addresses(&leases), [third]);
     // eth3 is in another pod
     node.run("STATUS", None, &moved(&leases, &["eth2"]))
         .must_succeed();
-    assert_eq!(told(&leases), [third]);
+    assert_eq!(host_addresses(&leases), [third]);
     node.add(&second, &moved(&leases, &["eth2"])).must_succeed();
-    assert_eq!(told(&leases), [both]);
+    assert_eq!(host_addresses(&leases), [both]);
     for pod in [&first, &second] {
         node.del(pod, &moved(&leases, &["eth2"])).must_succeed();
     }
@@ -116,7 +116,7 @@ fn ipam_gets_addresses_that_are_away_from_the_host() {
     // each call also has the addresses of the pod's other NIC
     node.add(&first, &moved(&leases, &["eth2", "eth3"]))
         .must_succeed();
-    assert_eq!(told(&leases), [both, both]);
+    assert_eq!(host_addresses(&leases), [both, both]);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn addresses_of_what_stays_on_the_host_are_not_away() {
     for container in ["a", "b"] {
         let config = leases.config(json!({}));
         node.add(&node.pod(container), &config).must_succeed();
-        assert_eq!(told(&leases), [[""; 0]]);
+        assert_eq!(host_addresses(&leases), [[""; 0]]);
     }
 }
 
@@ -268,7 +268,7 @@ fn the_del_of_a_refused_attachment_leaves_the_others_leases() {
     chained["prevResult"] = result.clone();
     for config in [&config, &chained] {
         second("DEL", config).must_succeed();
-        assert_eq!(leases.asked(), [""; 0]);
+        assert_eq!(leases.take_call_names(), [""; 0]);
     }
     assert_eq!(leases.held(), ["a@rdma0", "a@rdma1"]);
     leases.check(&pod, &config, &result).must_succeed();
@@ -335,8 +335,8 @@ fn an_ipam_that_hangs_costs_other_pods_little_and_once() {
         assert!(node.record_of(pod).exists());
     }
     let log = fs::read_to_string(node.plugins.join("hanging.log")).unwrap();
-    let asked = log.lines().filter(|line| line.starts_with("DEL"));
-    assert!(asked.count() <= 2, "{log}");
+    let dels = log.lines().filter(|line| line.starts_with("DEL"));
+    assert!(dels.count() <= 2, "{log}");
 }
 
 /// The netdev is not on the host any more, and the record has the phase `attaching`.

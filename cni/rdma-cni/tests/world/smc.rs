@@ -444,7 +444,7 @@ fn a_plan_shows_it() {
 }
 
 #[test]
-fn status_says_that_required_smc_is_not_there() {
+fn status_reports_that_required_smc_is_not_there() {
     let node = Node::new(RdmaMode::Exclusive);
     let config = one_rail_with_smc(&node);
     node.run("STATUS", None, &config).must_succeed();

@@ -181,17 +181,17 @@ fn a_wrong_ueid_keeps_no_pod() {
         let mut config = one_rail_with_smc(&node);
         node.add(&pod, &config).must_succeed();
         config["smcUeid"] = "rack 1".into();
-        let is_told = |message: &str| message.contains("smcUeid") && message.contains("rack 1");
+        let is_reported = |message: &str| message.contains("smcUeid") && message.contains("rack 1");
         let message = node.add(&other, &config).must_fail(7);
-        assert!(is_told(&message), "{message}");
+        assert!(is_reported(&message), "{message}");
         let message = node.run("STATUS", None, &config).must_fail(7);
-        assert!(is_told(&message), "{message}");
+        assert!(is_reported(&message), "{message}");
         match verb {
             "DEL" => drop(node.del(&pod, &config).must_succeed()),
             _ => drop(node.gc(&[], &config).must_succeed()),
         }
         node.must_be(&before, verb);
         let message = node.run("plan", Some(&other), &config).must_fail(7);
-        assert!(is_told(&message), "{message}");
+        assert!(is_reported(&message), "{message}");
     }
 }

@@ -160,9 +160,9 @@ fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
         let changes = journal.iter().filter(is_mode).count();
         assert_eq!(changes, usize::from(!has_other), "{journal:?}");
         let notes = given_up::read(&node.state.path().join("state")).expect("notes");
-        let told = "would also change other netdevs of the host";
-        let is_told = notes.iter().any(|it| it.lacks[0].why.contains(told));
-        assert_eq!(is_told, has_other, "{notes:?}");
+        let reason = "would also change other netdevs of the host";
+        let is_reported = notes.iter().any(|it| it.lacks[0].why.contains(reason));
+        assert_eq!(is_reported, has_other, "{notes:?}");
     }
 }
 

@@ -71,11 +71,13 @@ fn a_vlan_bears_a_child_whose_gids_are_the_bonds() {
     leases.gives("rdma0", &answer(100, 7));
     let result = node.add(&pod, &config).must_succeed();
     assert_eq!(parent(node, &pod, "rdma0").as_deref(), Some("bond0.100"));
-    let asked = leases.calls().remove(0).config;
-    assert_eq!(asked["master"], "bond0.100");
+    let received = leases.calls().remove(0).config;
+    assert_eq!(received["master"], "bond0.100");
     assert!(
-        asked["masterAddresses"].to_string().contains("fd00:64::1"),
-        "{asked}"
+        received["masterAddresses"]
+            .to_string()
+            .contains("fd00:64::1"),
+        "{received}"
     );
     let rail = &leases.rails_file("a").expect("a file")["rails"][0];
     assert_eq!(rail["netdev"], "bond0.100");
@@ -222,7 +224,7 @@ fn a_claim_attaches_its_pod_to_its_resources_netdev() {
 
 /// `rdma-cni` does not attach the pod to the bond instead, because the bond is another network.
 #[test]
-fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
+fn a_pod_is_not_attached_elsewhere_than_its_resource_requires() {
     let cluster = Cluster::with(bonds(2));
     cluster
         .node

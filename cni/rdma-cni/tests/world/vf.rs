@@ -271,14 +271,14 @@ fn an_unrestored_vf_setting_returns_the_netdev_and_is_noted() {
     };
     assert_eq!(lack.attribute, Attribute::Vf(VfSettingKind::Vlan));
     assert!(lack.why.contains("vf 0 vlan 0: "), "{}", lack.why);
-    let told = || {
+    let count = || {
         let functions = note.host_link.parent.iter().cloned().collect();
         let observed = node.kernel.observe_vfs(None, &functions).unwrap();
         plan::given_up::left(note, &observed).len()
     };
-    assert_eq!(told(), 1);
+    assert_eq!(count(), 1);
     set(&node, VfSetting::Vlan(VfVlan::NONE));
-    assert_eq!(told(), 0);
+    assert_eq!(count(), 0);
 }
 
 /// A pod's own address, from the runtime or from Multus, takes precedence over the network's.

@@ -180,7 +180,7 @@ fn a_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
         let changed: Vec<_> = changed
             .filter(|it| !example.set.contains(&it.as_str()))
             .collect();
-        assert_eq!(changed, [] as [&String; 0], "{name}: nobody asked for it");
+        assert_eq!(changed, [] as [&String; 0], "{name}: nobody requested it");
 
         let netns = node.netns(&pod);
         let link = node.kernel.with(|world| world.link(netns, "net1").cloned());

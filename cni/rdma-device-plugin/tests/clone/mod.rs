@@ -55,11 +55,11 @@ impl Clone {
 #[track_caller]
 fn done(command: &mut Command) {
     let output = command.output().expect("run");
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", text_of(&output));
 }
 
 /// Returns standard output and standard error of a program.
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn text_of(output: &Output) -> String {
     let [out, error] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
     format!("{out}{error}")
 }

@@ -39,8 +39,8 @@ fn a_node_without_rdma_is_reported() {
     machine.configure(HCA);
     let done = run(command(&machine).arg("--check-config"));
     assert!(done.status.success(), "{done:?}");
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    let line = said.lines().find(|line| line.starts_with("rdma/hca"));
+    let table = String::from_utf8_lossy(&done.stdout).into_owned();
+    let line = table.lines().find(|line| line.starts_with("rdma/hca"));
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
     let why = "not offered: this node has no RDMA devices";
     assert_eq!(
@@ -69,9 +69,9 @@ fn a_wrong_configuration_is_one_sentence_and_status_1() {
             }
             let done = run(&mut command);
             assert_eq!(done.status.code(), Some(1), "{text:?}: {done:?}");
-            let said = String::from_utf8_lossy(&done.stderr).into_owned();
-            assert_eq!(said.trim_end().lines().count(), 1, "{text:?}: {said}");
-            assert!(said.contains("config.json"), "{text:?}: {said}");
+            let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert_eq!(errors.trim_end().lines().count(), 1, "{text:?}: {errors}");
+            assert!(errors.contains("config.json"), "{text:?}: {errors}");
         }
     }
     std::fs::remove_file(machine.path("etc/config.json")).expect("removed");
@@ -159,10 +159,10 @@ fn a_nic_without_the_pods_address_is_reported() {
     let daemon = Daemon::start(&mut inside(&[]));
     daemon.wait_for_log("ens2 (mlx5_1) has no global IPv6 address");
     assert_eq!(daemon.count("ens1 (mlx5_0) has no"), 0);
-    let ask = "exec 3<>/dev/tcp/127.0.0.1/9102 && \
-               printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";
+    let script = "exec 3<>/dev/tcp/127.0.0.1/9102 && \
+                  printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";
     let figures = || {
-        let output = run(netns.command("bash").args(["-c", ask]));
+        let output = run(netns.command("bash").args(["-c", script]));
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         let lines = text
             .lines()

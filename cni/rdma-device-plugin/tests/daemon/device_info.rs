@@ -201,10 +201,10 @@ fn a_file_with_a_foreign_name_stays_whatever_the_record_contains() {
     machine.write("state/device-info.json", &record.to_string());
     let done = run(command(&machine).arg("--release"));
     assert!(done.status.success(), "{done:?}");
-    let said = String::from_utf8_lossy(&done.stderr);
+    let errors = String::from_utf8_lossy(&done.stderr);
     assert!(
-        said.contains("which is no file of device information"),
-        "{said}"
+        errors.contains("which is no file of device information"),
+        "{errors}"
     );
     is_all_there();
 }

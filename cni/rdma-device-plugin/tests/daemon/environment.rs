@@ -329,8 +329,8 @@ fn two_resources_of_a_container_give_it_the_same_environment() {
 /// The pod has selected only the NIC of `rdma/a`. NCCL must then not use the NIC of `rdma/b`.
 #[test]
 fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
-    let untold = APART.replacen(r#", "environment": ["nccl"]"#, "", 1);
-    let running = Running::with(&untold).listed("rdma/a", 8);
+    let configuration = APART.replacen(r#", "environment": ["nccl"]"#, "", 1);
+    let running = Running::with(&configuration).listed("rdma/a", 8);
     running.has("rdma/b", 8);
     let pods = pod_resources(&running);
     for (resource, id) in [("rdma/a", "3"), ("rdma/b", "5")] {
@@ -355,7 +355,7 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
     let _pods = pod_resources(&running);
     let own = ids(&["3"]);
-    let told = |first: &[&str], second: &[&str], indexes: [u64; 2]| {
+    let nccl_conf = |first: &[&str], second: &[&str], indexes: [u64; 2]| {
         gids(&running, &FIRST, first);
         gids(&running, &SECOND, second);
         running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
@@ -368,7 +368,7 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
     let first = ["fe80::1", "fd00::1", "fd00::7"];
     let second = ["fe80::2", "fd00::1:1", "fd00::1:3", "fd00::1:7"];
     assert_eq!(
-        told(&first, &second, [5, 7]),
+        nccl_conf(&first, &second, [5, 7]),
         "NCCL_IB_HCA==mlx5_0,mlx5_1\n"
     );
     running.daemon.wait_for_log(
@@ -379,7 +379,7 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
     let first = ["fe80::1", "2001:db8::1", "fd00::7"];
     let second = ["fe80::2", "2001:db8::2", "::ffff:192.0.2.1", "fd00::1:7"];
     assert_eq!(
-        told(&first, &second, [5, 7]),
+        nccl_conf(&first, &second, [5, 7]),
         "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_IB_ADDR_FAMILY=AF_INET6\nNCCL_IB_ROCE_VERSION_NUM=2\n\
          NCCL_IB_ADDR_RANGE=fd00::/111\n"
     );

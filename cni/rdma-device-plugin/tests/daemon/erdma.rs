@@ -93,14 +93,14 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     has(&kubelet, 200);
     daemon.wait_for_log("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
     // the daemon sends no further request to the metadata service; the pattern i-bp2 is for another instance
-    let asked = service.requests().len();
+    let requests_before = service.requests().len();
     machine.configure(&format!(
         "erdma: {{exposedLocalERIs: [i-bp2 erdma_1, i-* erdma_0], metadata: '{base}', \
          configureNICs: false}}"
     ));
     daemon.wait_for_log("0000:00:08.0 (erdma_1) is not in aliyun/erdma");
     has(&kubelet, 200);
-    assert_eq!(service.requests().len(), asked);
+    assert_eq!(service.requests().len(), requests_before);
     // the instance's id is also known after a restart without the metadata service
     daemon.end(Signal::SIGTERM);
     drop(service);
@@ -208,8 +208,8 @@ fn a_nic_is_brought_up_and_released() {
     daemon.end(Signal::SIGTERM);
     let done = release();
     assert!(done.status.success(), "{done:?}");
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(said.starts_with("eri0: released, "), "{said}");
+    let output = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(output.starts_with("eri0: released, "), "{output}");
     assert!(
         !addresses().iter().any(|it| it.contains("10.7.0.9")),
         "{:?}",
@@ -217,8 +217,8 @@ fn a_nic_is_brought_up_and_released() {
     );
     let again = release();
     assert!(again.status.success(), "{again:?}");
-    let said = String::from_utf8_lossy(&again.stdout).into_owned();
-    assert!(said.contains("there is nothing to restore"), "{said}");
+    let output = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(output.contains("there is nothing to restore"), "{output}");
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn labels_are_as_the_node_is_and_written_when_they_are_others() {
 }
 
 #[test]
-fn with_gpus_a_label_tells_how_nics_register_their_memory() {
+fn with_gpus_a_label_names_the_memory_registration_of_nics() {
     let machine = machine(HCA);
     machine.accelerator("0000:62:00.0", 0);
     fs::create_dir_all(machine.path("proc/driver/nvidia")).expect("a directory");
@@ -205,8 +205,8 @@ fn release_takes_the_file_away() {
         assert!(done.status.success(), "{done:?}");
         String::from_utf8(done.stdout).expect("text")
     };
-    let said = format!("{:?}: removed\n", file(&machine));
-    assert!(release().ends_with(&said));
+    let expected = format!("{:?}: removed\n", file(&machine));
+    assert!(release().ends_with(&expected));
     assert!(!file(&machine).exists());
     assert!(!release().contains("removed"), "it can be repeated");
 }

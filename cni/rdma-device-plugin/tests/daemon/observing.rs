@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Longest time until the daemon reports a port's state (`docs/device-plugin.md`).
-const TOLD: Duration = Duration::from_secs(1);
+const REPORT_LIMIT: Duration = Duration::from_secs(1);
 
 #[test]
 fn metrics_report_kubelets_state() {
@@ -67,7 +67,7 @@ fn an_infiniband_ports_state_is_followed_without_an_event() {
         kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
         took.push((down, at.elapsed()));
         took.last()
-            .is_some_and(|(down, up)| *down < TOLD && *up < TOLD)
+            .is_some_and(|(down, up)| *down < REPORT_LIMIT && *up < REPORT_LIMIT)
     });
     assert!(in_time, "{took:?}");
 }
@@ -132,7 +132,7 @@ fn a_kubelet_that_refuses_for_ten_seconds_is_reported_by_healthz() {
     let health = daemon.get("/healthz");
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     let mut health = String::new();
-    wait::until("it says so", || {
+    wait::until("healthz reports the refusal", || {
         health = daemon.get("/healthz");
         !health.starts_with("HTTP/1.1 200")
     });
@@ -144,7 +144,7 @@ fn a_kubelet_that_refuses_for_ten_seconds_is_reported_by_healthz() {
     kubelet.takes("", Manner::Proper);
     kubelet.restart();
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
-    wait::until("it says so", || {
+    wait::until("healthz reports the recovery", || {
         daemon.get("/healthz").starts_with("HTTP/1.1 200")
     });
 }

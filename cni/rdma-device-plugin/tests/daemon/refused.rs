@@ -63,7 +63,7 @@ impl Node {
 }
 
 #[test]
-fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
+fn without_an_api_server_kubelet_is_answered_and_the_log_reports_it_once() {
     let node = Node::new(&[]);
     for _ in 0..3 {
         node.refuses();
@@ -101,7 +101,7 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
     node.node.daemon.wait_for_log("has no certificate of a CA");
     node.node.machine.write("account/ca.crt", CA);
     node.refuses();
-    let (connection, _) = listener.accept().expect("it asks");
+    let (connection, _) = listener.accept().expect("a request");
     for _ in 0..200 {
         node.refuses();
     }
@@ -121,10 +121,10 @@ fn without_the_switch_there_is_no_request_and_no_report() {
     assert_eq!(node.daemon.count("cannot delete"), 0);
     let wrong = program::run(program::command(&node.machine).args(["--refused-pods", "remove"]));
     assert!(!wrong.status.success());
-    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(
-        said.contains("'remove' for '--refused-pods <keep|delete>'"),
-        "{said}"
+        errors.contains("'remove' for '--refused-pods <keep|delete>'"),
+        "{errors}"
     );
 }
 

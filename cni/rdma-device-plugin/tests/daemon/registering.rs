@@ -229,7 +229,7 @@ fn a_refused_resource_does_not_hold_up_the_other() {
         "rdma/hca: registration failed, the daemon tries again: kubelet refuses: not today",
     );
     wait::until("it is tried again", || kubelet.calls() >= 6);
-    assert_eq!(daemon.count("not today"), 1, "said once");
+    assert_eq!(daemon.count("not today"), 1, "logged once");
     // there are four growing delays: at least 75, 150, 300 and 600 ms
     assert!(
         at.elapsed() > Duration::from_millis(1100),

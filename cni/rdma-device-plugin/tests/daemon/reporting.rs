@@ -64,7 +64,7 @@ impl Node {
 }
 
 #[test]
-fn without_an_api_server_the_log_says_it_once() {
+fn without_an_api_server_the_log_reports_it_once() {
     let node = Node::new(&[]);
     let daemon = &node.node.daemon;
     let why = "the environment variable KUBERNETES_SERVICE_HOST, which kubelet sets in pods, is missing or wrong";
@@ -95,7 +95,7 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
     node.node.machine.write("account/token", &token);
     listener.set_nonblocking(true).expect("set");
     let mut connection = None;
-    wait::until("it asks", || {
+    wait::until("a request", || {
         connection = listener.accept().ok();
         connection.is_some()
     });
@@ -125,9 +125,9 @@ fn without_the_option_there_is_no_request_and_no_report() {
     assert_eq!(node.daemon.count("cannot report"), 0);
     let wrong = run(command(&node.machine).args(["--report", "events,labels"]));
     assert!(!wrong.status.success());
-    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(
-        said.contains("'labels' for '--report <events,node-condition>'"),
-        "{said}"
+        errors.contains("'labels' for '--report <events,node-condition>'"),
+        "{errors}"
     );
 }

@@ -102,7 +102,7 @@ fn is_leaf1(entry: &Value) -> bool {
 }
 
 #[test]
-fn a_switch_is_heard_and_ends() {
+fn a_switch_is_reported_and_ends() {
     let cabled = Cabled::new();
     let daemon = cabled.start();
     let lldpd = Manager::lldpd(&cabled.switch, "leaf1", 5);

@@ -202,10 +202,10 @@ fn probe(machine: &Machine, question: &str, of: &str) -> (bool, String) {
         .args(["probe", question, "--socket"])
         .arg(machine.path(of));
     let output = command.output().expect("run");
-    let said = [output.stdout, output.stderr].concat();
+    let bytes = [output.stdout, output.stderr].concat();
     (
         output.status.success(),
-        String::from_utf8(said).expect("text"),
+        String::from_utf8(bytes).expect("text"),
     )
 }
 
@@ -233,13 +233,13 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     let (is_ready, why) = probe(&machine, "ready", "new.sock");
     let refused = "kubelet does not have the device list of rdma/hca, rdma/nic yet";
     assert!(!is_ready && why.contains(refused), "{why}");
-    let (is_well, said) = probe(&machine, "live", "new.sock");
-    assert!(is_well && said.contains("2 resources"), "{said}");
+    let (is_well, output) = probe(&machine, "live", "new.sock");
+    assert!(is_well && output.contains("2 resources"), "{output}");
     for question in ["ready", "live"] {
-        let (is_well, said) = probe(&machine, question, "old.sock");
+        let (is_well, output) = probe(&machine, question, "old.sock");
         assert!(
-            is_well && said.contains("leads again if"),
-            "{question}: {said}"
+            is_well && output.contains("leads again if"),
+            "{question}: {output}"
         );
     }
     // the new daemon ends: the old daemon leads again, and registers again when kubelet accepts it
@@ -249,8 +249,8 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     old.wait_for_log_times("kubelet refuses: not today", 2);
     kubelet.takes("", Manner::Proper);
     wait::until("the old daemon is ready again", || {
-        let (is_ready, said) = probe(&machine, "ready", "old.sock");
-        is_ready && !said.contains("leads again if")
+        let (is_ready, output) = probe(&machine, "ready", "old.sock");
+        is_ready && !output.contains("leads again if")
     });
 }
 
@@ -282,8 +282,8 @@ fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
         }
         let new = Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]));
         wait::until("it answers", || probe(&machine, "live", "new.sock").0);
-        let (is_ready, said) = probe(&machine, "ready", "new.sock");
-        assert!(!is_ready && said.contains("starting: "), "{said}");
+        let (is_ready, output) = probe(&machine, "ready", "new.sock");
+        assert!(!is_ready && output.contains("starting: "), "{output}");
         new
     };
     // a signal ends the daemon while it waits

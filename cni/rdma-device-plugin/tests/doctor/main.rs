@@ -44,13 +44,13 @@ impl Root {
         root.write("lib/modules/6.6.30/modules.dep", "");
         fs::create_dir_all(root.path("run/netns")).expect("made");
         root.chain(json!({"type": "rdma-cni", "devices": [{"netdev": "bond*"}]}));
-        for (name, said) in [
+        for (name, output) in [
             ("bridge", "CNI bridge plugin"),
             ("rdma-cni", concat!("rdma-cni ", env!("CARGO_PKG_VERSION"))),
         ] {
             root.write(
                 &format!("opt/cni/bin/{name}"),
-                &format!("#!/bin/sh\necho {said}\n"),
+                &format!("#!/bin/sh\necho {output}\n"),
             );
             let path = root.path(&format!("opt/cni/bin/{name}"));
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("set");
@@ -139,7 +139,7 @@ fn run(mut command: Command) -> (i32, String, String) {
 }
 
 /// Returns the command that runs `doctor` in `netns`, on the node with the files of `root`.
-fn told_in(netns: &Netns, root: &Root, words: &[&str]) -> Command {
+fn doctor_in(netns: &Netns, root: &Root, words: &[&str]) -> Command {
     let mut command = netns.command(PROGRAM);
     command
         .args(["doctor", "--root"])
@@ -196,14 +196,14 @@ fn multus_is_followed_to_the_list_that_it_calls() {
         let facts = gather::gather(&kernel, &root.paths());
         findings(&facts, Severity::Warning).join("\n")
     };
-    let told = "does not call rdma-cni";
+    let warning = "does not call rdma-cni";
     for network in ["/host/etc/cni/net.d/10-pods.conflist", "pods"] {
         let warnings = warnings(network);
-        assert!(!warnings.contains(told), "{network}: {warnings}");
+        assert!(!warnings.contains(warning), "{network}: {warnings}");
     }
     let warnings = warnings("gone");
     assert!(warnings.contains("00-multus.conf"), "{warnings}");
-    assert!(warnings.contains(told), "{warnings}");
+    assert!(warnings.contains(warning), "{warnings}");
 }
 
 #[test]
@@ -242,9 +242,9 @@ fn the_program_reports_faults_and_changes_nothing() {
         drop(UnixListener::bind(socket).expect("bound"));
     }
     let before = root.snapshot();
-    let (code, output, errors) = run(told_in(&host, &root, &[]));
+    let (code, output, errors) = run(doctor_in(&host, &root, &[]));
     assert_eq!((code, errors.as_str()), (1, ""), "{output}");
-    for told in [
+    for expected in [
         "10-pods.conflist: mode: \"moved\" is not valid",
         "default/gone",
         "its pod is gone",
@@ -254,15 +254,15 @@ fn the_program_reports_faults_and_changes_nothing() {
         "there is no RDMA device on this node",
     ] {
         assert!(
-            joined(&output).contains(told),
-            "{told:?} is missing: {output}"
+            joined(&output).contains(expected),
+            "{expected:?} is missing: {output}"
         );
     }
     assert!(!output.contains("default/web"), "it lives: {output}");
-    let (_, json, _) = run(told_in(&host, &root, &["--json"]));
+    let (_, json, _) = run(doctor_in(&host, &root, &["--json"]));
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["findings"][0]["group"], "kernel");
-    let (code, facts, _) = run(told_in(&host, &root, &["--facts"]));
+    let (code, facts, _) = run(doctor_in(&host, &root, &["--facts"]));
     assert_eq!(code, 1);
     let facts: Facts = serde_json::from_str(&facts).expect("facts");
     assert_eq!(facts.records.len(), 3);
@@ -308,7 +308,7 @@ fn a_verb_at_work_is_seen_by_its_lock() {
     let root = Root::new();
     root.record("web", pod.path(), false);
     let is_busy = || {
-        let (_, facts, _) = run(told_in(&host, &root, &["--facts"]));
+        let (_, facts, _) = run(doctor_in(&host, &root, &["--facts"]));
         let facts: Facts = serde_json::from_str(&facts).expect("facts");
         match facts.records.as_slice() {
             [Record::Good { busy, lives, .. }] => {
@@ -354,9 +354,9 @@ fn missing_permissions_are_reported_by_exit_code_2() {
     assert_eq!((code, errors.as_str()), (2, ""), "{output}");
     assert!(output.contains("not seen"), "{output}");
     assert!(output.contains("run doctor as root"), "{output}");
-    let (code, output, _) = run(told_in(&host, &root, &[]));
+    let (code, output, _) = run(doctor_in(&host, &root, &[]));
     assert_eq!(code, 0, "{output}");
-    let (code, output, _) = run(told_in(&host, &root, &["--strict"]));
+    let (code, output, _) = run(doctor_in(&host, &root, &["--strict"]));
     assert_eq!(code, 1, "no RDMA device is a warning: {output}");
 }
 

@@ -2,7 +2,7 @@
 //! Tests of links, pipes, directories and a file of a gigabyte in place of the node's files: the program reports them
 //! without waiting.
 
-use super::{RECORDS, Root, STATE, joined, run, told_in};
+use super::{RECORDS, Root, STATE, doctor_in, joined, run};
 use integration::{Netns, OddFile, stopwatch::Stopwatch};
 use std::time::Duration;
 
@@ -37,16 +37,16 @@ fn an_object_in_the_place_of_a_file_is_reported_without_waiting() {
             odd.put(&root.path(file), elsewhere.path());
         }
         let at = Stopwatch::start();
-        let (_, told, errors) = run(told_in(&netns, &root, &[]));
+        let (_, report, errors) = run(doctor_in(&netns, &root, &[]));
         assert!(
             at.elapsed() < Duration::from_secs(20),
             "{odd:?}: {:?}",
             at.elapsed()
         );
-        let told = joined(&told);
+        let report = joined(&report);
         let record =
             format!("the record of container web (eth0 of network pods) cannot be read: {words}");
-        assert!(told.contains(&record), "{odd:?}: {told}{errors}");
+        assert!(report.contains(&record), "{odd:?}: {report}{errors}");
         OddFile::assert_left_alone(elsewhere.path());
     }
 }
@@ -64,7 +64,7 @@ fn a_record_of_the_installation_that_cannot_be_read_is_reported() {
         ),
     ] {
         root.write(&format!("{STATE}/install.json"), text);
-        let (code, report, _) = run(told_in(&netns, &root, &[]));
+        let (code, report, _) = run(doctor_in(&netns, &root, &[]));
         let report = joined(&report);
         let sentence =
             format!("not seen the record of the installation: cannot read {path:?}: {problem}");

@@ -97,7 +97,7 @@ impl Site {
     }
 
     /// Receives the next report to the daemon, without applying it.
-    async fn hear(&mut self) -> Report {
+    async fn next_report(&mut self) -> Report {
         match timeout(LIMIT, self.signals.recv()).await {
             Ok(Some(Signal::Erdma(report))) => report,
             other => panic!("no report: {other:?}"),
@@ -175,14 +175,14 @@ const COMPAT: &str = "erdma: {preferDriver: compat, configureNICs: false}";
 async fn a_device_is_withheld_while_its_driver_is_loaded_anew() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
     assert_eq!(healthy(&site.node), 200);
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert!(report.changing, "{report:?}");
     // the reconciler makes no change until the daemon has applied the report
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(site.calls(), ["check"]);
     site.take(report);
     assert_eq!(healthy(&site.node), 0);
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert!(!report.changing);
     assert_eq!(report.driver.loaded, Some(DriverMode::Compat));
     assert_eq!(report.driver.problem, None);
@@ -197,7 +197,7 @@ async fn a_device_is_withheld_while_its_driver_is_loaded_anew() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_keeps_its_device() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, grant);
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert!(!report.changing, "devices that are in use are not withheld");
     let problem = report.driver.problem.clone().expect("it is in use");
     assert_eq!(problem.word(), "in_use");
@@ -214,7 +214,7 @@ async fn a_pod_keeps_its_device() {
     if ended.elapsed() < AGAIN / 2 {
         assert_eq!(calls, ["check"]);
     }
-    assert!(site.hear().await.changing);
+    assert!(site.next_report().await.changing);
     assert!(ended.elapsed() > AGAIN / 2, "{:?}", ended.elapsed());
 }
 
@@ -222,11 +222,11 @@ async fn a_pod_keeps_its_device() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_user_is_seen() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert!(report.changing);
     grant(&site.state);
     site.take(report);
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert!(!report.changing);
     assert_eq!(report.driver.loaded, Some(DriverMode::Default));
     let problem = report.driver.problem.as_ref().map(|it| it.word());
@@ -237,9 +237,9 @@ async fn the_first_user_is_seen() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_change_is_not_repeated_at_once() {
     let mut site = Site::new(COMPAT, Fails::Load { times: 1 }, |_| {});
-    let report = site.hear().await;
+    let report = site.next_report().await;
     site.take(report);
-    let report = site.hear().await;
+    let report = site.next_report().await;
     let problem = report.driver.problem.clone().expect("it failed");
     assert_eq!(problem.word(), "failed");
     assert_eq!(report.driver.loaded, Some(DriverMode::Default));
@@ -257,11 +257,11 @@ async fn an_unknown_instance_hides_entries_for_one_instance_only() {
     let conf = "erdma: {exposedLocalERIs: [i-bp1 erdma_0], configureNICs: false, metadata: \
                 'http://127.0.0.1:1'}";
     let mut site = Site::new(conf, Fails::Nowhere, |_| {});
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert_eq!(report.instance, None);
-    let said = report.sentences().join("\n");
-    assert!(said.contains("does not yet use NICs"), "{said}");
-    assert!(said.contains("http://127.0.0.1:1"), "{said}");
+    let sentences = report.sentences().join("\n");
+    assert!(sentences.contains("does not yet use NICs"), "{sentences}");
+    assert!(sentences.contains("http://127.0.0.1:1"), "{sentences}");
     assert_eq!(healthy(&site.node), 0);
 }
 
@@ -270,10 +270,10 @@ async fn an_unknown_instance_hides_entries_for_one_instance_only() {
 async fn a_module_in_use_is_tried_again() {
     let mut site = Site::new(COMPAT, Fails::Unload, |_| {});
     for _ in 0..2 {
-        let report = site.hear().await;
+        let report = site.next_report().await;
         assert!(report.changing, "{report:?}");
         site.take(report);
-        let report = site.hear().await;
+        let report = site.next_report().await;
         let problem = report.driver.problem.clone().expect("it is in use");
         assert_eq!(problem.word(), "in_use");
         assert!(problem.to_string().contains("it is in use"), "{problem}");
@@ -285,7 +285,7 @@ async fn a_module_in_use_is_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_observation_is_of_the_later_node() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
-    let report = site.hear().await;
+    let report = site.next_report().await;
     let second = integration::machine::Erdma {
         address: "0000:00:08.0",
         netdev_address: "0000:00:06.0",
@@ -302,7 +302,7 @@ async fn the_second_observation_is_of_the_later_node() {
         .plug_erdma(&second);
     grant_of(&site.state, second.address);
     site.take(report);
-    let report = site.hear().await;
+    let report = site.next_report().await;
     let problem = report.driver.problem.as_ref().map(|it| it.word());
     assert_eq!(problem, Some("in_use"));
     assert_eq!(site.calls(), ["check"]);
@@ -312,7 +312,7 @@ async fn the_second_observation_is_of_the_later_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_another_systems_format_the_driver_is_left_alone() {
     let mut site = Site::new("mode: hca", Fails::Nowhere, |_| {});
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert_eq!(report.driver.loaded, Some(DriverMode::Default));
     let loader = site.loader.clone();
     loader
@@ -321,7 +321,7 @@ async fn beside_another_systems_format_the_driver_is_left_alone() {
         .machine
         .erdma_module(None);
     site.take(report);
-    let report = site.hear().await;
+    let report = site.next_report().await;
     assert_eq!((report.driver.loaded, report.driver.problem), (None, None));
     assert_eq!(site.calls(), [] as [&str; 0]);
 }

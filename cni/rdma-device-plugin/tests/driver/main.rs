@@ -92,8 +92,8 @@ fn every_way_from_one_mode_to_another() {
         (Some(MAINLINE), ["keep", "keep", "one_mode", "one_mode"]),
     ];
     for (module, row) in table {
-        let wishes = [None, Some(Default), Some(Compat), Some(Ofed)];
-        let found = wishes.map(|wanted| planned(wanted, module));
+        let modes = [None, Some(Default), Some(Compat), Some(Ofed)];
+        let found = modes.map(|wanted| planned(wanted, module));
         assert_eq!(found, row, "{module:?}");
     }
 }
@@ -115,8 +115,11 @@ fn reasons_against_a_reload() {
     let Plan::Problem(forbidden) = plan(Some(Compat), &state, false) else {
         panic!("it was forbidden");
     };
-    let told = forbidden.to_string();
-    assert!(told.contains("modprobe erdma compat_mode=Y"), "{told}");
+    let message = forbidden.to_string();
+    assert!(
+        message.contains("modprobe erdma compat_mode=Y"),
+        "{message}"
+    );
     // loading an absent module is not a reload
     let none = State {
         module: None,
@@ -196,9 +199,9 @@ fn a_module_is_loaded_in_its_mode() {
         (Some(N), Compat, &["check", "unload", "load compat_mode=Y"]),
         (Some(Y), Default, &["check", "unload", "load compat_mode=N"]),
     ] {
-        let (done, told, now) = applied(&Change { from, to }, Fails::Nowhere);
+        let (done, loader_calls, now) = applied(&Change { from, to }, Fails::Nowhere);
         assert_eq!(done, Ok(()), "{from:?} {to}");
-        assert_eq!(told, calls, "{from:?} {to}");
+        assert_eq!(loader_calls, calls, "{from:?} {to}");
         assert_eq!(now, Some(to));
     }
 }
@@ -259,10 +262,10 @@ fn a_failure_leaves_the_driver_unchanged() {
             Some(Default),
         ),
     ] {
-        let (done, told, mode) = applied(&change, fails);
+        let (done, loader_calls, mode) = applied(&change, fails);
         let problem = done.expect_err("it fails").to_string();
         assert!(problem.contains(words), "{fails:?}: {problem}");
-        assert_eq!(told, calls, "{fails:?}");
+        assert_eq!(loader_calls, calls, "{fails:?}");
         assert_eq!(mode, now, "{fails:?}");
     }
     // no driver was loaded, so there is no earlier mode to restore
@@ -270,10 +273,10 @@ fn a_failure_leaves_the_driver_unchanged() {
         from: None,
         to: Compat,
     };
-    let (done, told, mode) = applied(&first, Fails::Load { times: 1 });
+    let (done, loader_calls, mode) = applied(&first, Fails::Load { times: 1 });
     let problem = done.expect_err("it fails");
     assert_eq!((problem.word(), mode), ("failed", None));
-    assert_eq!(told, ["check", "load compat_mode=Y"]);
+    assert_eq!(loader_calls, ["check", "load compat_mode=Y"]);
     // the driver of mainline Linux has only one mode, which is known only after loading
     let (done, _, mode) = applied(&first, Fails::Mainline);
     assert_eq!(done, Err(Problem::OneMode { wanted: Compat }));

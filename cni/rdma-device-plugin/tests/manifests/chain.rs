@@ -198,12 +198,17 @@ fn the_chain_is_taken_where_the_switch_is_on() {
             continue;
         };
         // leave out fields that every entry has
-        let said: Map<String, Value> = chain.entry.fields().clone();
-        let said = said
+        let entry_fields: Map<String, Value> = chain.entry.fields().clone();
+        let entry_fields = entry_fields
             .into_iter()
             .filter(|(name, _)| name != "type" && name != "capabilities");
         let fields: Value = serde_json::from_str(fields).expect("JSON");
-        assert_eq!(Value::Object(said.collect()), fields, "{}", wanted.file);
+        assert_eq!(
+            Value::Object(entry_fields.collect()),
+            fields,
+            "{}",
+            wanted.file
+        );
     }
 }
 
@@ -236,8 +241,13 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
             .metadata
             .as_ref()
             .and_then(|it| it.annotations.as_ref());
-        let told = annotations.and_then(|it| it.get("checksum/chain"));
-        assert_eq!(told, chain.as_ref(), "{}: SHA-256 of chain", wanted.file);
+        let checksum = annotations.and_then(|it| it.get("checksum/chain"));
+        assert_eq!(
+            checksum,
+            chain.as_ref(),
+            "{}: SHA-256 of chain",
+            wanted.file
+        );
     }
 }
 
@@ -281,9 +291,14 @@ fn the_command_of_the_page_makes_the_checksum() {
         stdin.write_all(text.as_bytes()).expect("written");
         drop(stdin);
         let output = child.wait_with_output().expect("it ends").stdout;
-        let said = String::from_utf8(output).expect("text");
+        let printed = String::from_utf8(output).expect("text");
         let expected = hash(sorted(&entry(&config)).to_string().as_bytes());
-        assert_eq!(said.split(' ').next(), Some(&*expected), "{}", wanted.file);
+        assert_eq!(
+            printed.split(' ').next(),
+            Some(&*expected),
+            "{}",
+            wanted.file
+        );
         seen += 1;
     }
     assert!(seen > 3, "{seen}");
@@ -356,7 +371,7 @@ fn the_installer_sees_only_files_that_it_uses() {
 pub(crate) fn bin_dirs(install: &Install) -> Vec<PathBuf> {
     match install.cni_bin_dir.as_slice() {
         [] => vec![BIN_DIR.into()],
-        told => told.to_vec(),
+        directories => directories.to_vec(),
     }
 }
 

@@ -397,12 +397,12 @@ fn the_probes_query_the_daemon_of_their_container() {
         // no declared port: because the pod uses the node's network, the port would be a port of the node. The
         // scheduler would then not admit the new daemon beside the old one
         assert_eq!(daemon.ports, None, "{}", wanted.file);
-        for (asked, question) in [
+        for (declared, question) in [
             (&daemon.liveness_probe, Question::Live),
             (&daemon.readiness_probe, Question::Ready),
         ] {
-            let asked = asked.as_ref().expect("a probe");
-            let command = asked.exec.as_ref().and_then(|it| it.command.clone());
+            let declared = declared.as_ref().expect("a probe");
+            let command = declared.exec.as_ref().and_then(|it| it.command.clone());
             let [program, words @ ..] = &*command.expect("a command") else {
                 panic!("no command")
             };

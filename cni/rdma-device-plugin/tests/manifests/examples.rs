@@ -41,7 +41,7 @@ fn spec(pod: &Pod) -> &PodSpec {
 }
 
 /// Returns the resources of this project that a container requests, with the quantities.
-fn asked(container: &Container) -> BTreeMap<String, String> {
+fn requests(container: &Container) -> BTreeMap<String, String> {
     let resources = container.resources.as_ref();
     let limits = resources
         .and_then(|it| it.limits.clone())
@@ -79,30 +79,33 @@ fn examples_request_what_a_cluster_has() {
     let mut wanted = BTreeSet::new();
     for (file, pods) in all() {
         for pod in &pods {
-            let asked: Vec<_> = spec(pod).containers.iter().map(asked).collect();
+            let requested: Vec<_> = spec(pod).containers.iter().map(requests).collect();
             if spec(pod).resource_claims.is_some() {
-                assert!(asked.iter().all(BTreeMap::is_empty), "{file:?} asks twice");
+                assert!(
+                    requested.iter().all(BTreeMap::is_empty),
+                    "{file:?} asks twice"
+                );
                 continue;
             }
             assert!(
-                asked.iter().any(|it| !it.is_empty()),
+                requested.iter().any(|it| !it.is_empty()),
                 "{file:?} asks for nothing"
             );
             // all ids of a resource other than `rdma/nic` have the same devices
             let expected = |name: &str| if name == "rdma/nic" { "8" } else { "1" };
-            let mut all = asked.iter().flatten();
+            let mut all = requested.iter().flatten();
             assert!(
                 all.all(|(name, quantity)| quantity == expected(name)),
                 "{file:?}"
             );
-            wanted.extend(asked.into_iter().flatten().map(|(name, _)| name));
+            wanted.extend(requested.into_iter().flatten().map(|(name, _)| name));
         }
     }
     assert_eq!(wanted, offered);
 }
 
 #[test]
-fn the_hosts_network_is_used_where_the_name_says() {
+fn the_hosts_network_is_used_by_the_examples_of_that_name() {
     let mut on_host = 0;
     for (file, pods) in all() {
         for pod in &pods {
@@ -198,11 +201,11 @@ fn smc_r_is_requested_as_the_chain_reads_it() {
 fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
     let page = fs::read_to_string(root().join("docs/drop-in.md")).expect("the page");
     let section = page.split("### Exclusive mode").nth(1).expect("a section");
-    let said = section.split("```yaml").nth(1).expect("values");
-    let said = said.split("```").next().expect("their end");
-    let said: Value = serde_saphyr::from_str(said).expect("YAML");
+    let block = section.split("```yaml").nth(1).expect("values");
+    let block = block.split("```").next().expect("their end");
+    let documented: Value = serde_saphyr::from_str(block).expect("YAML");
     let values = "integration/manifests/values/bonds-of-one-pod-each.yaml";
-    assert_eq!(documents(&root().join(values)), [said]);
+    assert_eq!(documents(&root().join(values)), [documented]);
 
     let cluster = cluster(BONDS);
     let conf = cluster.conf().0;
@@ -222,7 +225,7 @@ fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
 /// A pod of the example requests as many NICs as the manifest for whole NICs offers on a node with eight GPUs. A node
 /// gets at most one of the pods.
 #[test]
-fn a_whole_node_pod_asks_for_all_nics_of_its_node() {
+fn a_whole_node_pod_requests_all_nics_of_its_node() {
     let conf = cluster(WHOLE_NICS).conf().0;
     let node = "cni/rdma-device-plugin/tests/nodes/hgx-h100/node.json";
     let node: Inventory = cases::read_as(&root().join(node));
@@ -235,8 +238,8 @@ fn a_whole_node_pod_asks_for_all_nics_of_its_node() {
     let [pod] = &pods(&root().join("conf/examples/80-whole-node-training.yaml"))[..] else {
         panic!("not one template")
     };
-    let asked = asked(&spec(pod).containers[0]);
-    assert_eq!(asked["rdma/nic"], nics.ids.len().to_string());
+    let requested = requests(&spec(pod).containers[0]);
+    assert_eq!(requested["rdma/nic"], nics.ids.len().to_string());
     assert!(is_one_on_each_node(pod));
 }
 

@@ -68,9 +68,9 @@ fn the_chart_gives_the_files_as_they_are() {
 #[test]
 fn queried_metrics_are_on_the_page() {
     let page = text("docs/observability.md");
-    let asked = text(&format!("{FILES}/alerts.yaml")) + &text(&format!("{FILES}/dashboard.json"));
+    let queries = text(&format!("{FILES}/alerts.yaml")) + &text(&format!("{FILES}/dashboard.json"));
     let names = Regex::new("rdma_[a-z0-9_]+").expect("a pattern");
-    let names: BTreeSet<&str> = names.find_iter(&asked).map(|it| it.as_str()).collect();
+    let names: BTreeSet<&str> = names.find_iter(&queries).map(|it| it.as_str()).collect();
     assert!(names.len() > 20, "{names:?}");
     for name in names {
         let is_counter = ["rdma_port_", "rdma_hw_"]

@@ -188,8 +188,8 @@ impl Node {
     fn stays(&self, cluster: &Cluster) {
         let mut command = self.command(cluster, cluster.daemon());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
-        let said = BufReader::new(child.stdout.take().expect("its output"));
-        let mut lines = said.lines().map_while(Result::ok);
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let mut lines = output.lines().map_while(Result::ok);
         let done = lines.any(|line| line.contains("waiting for SIGTERM"));
         assert!(done, "it ended: {:?}", child.wait());
         assert_eq!(child.try_wait().expect("a status"), None);
@@ -202,10 +202,10 @@ impl Node {
     }
 
     fn get(&self, path: &str) -> String {
-        let ask = format!(
+        let script = format!(
             "exec 3<>/dev/tcp/127.0.0.1/9102 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
         );
-        let output = self.netns.command("bash").args(["-c", &ask]).output();
+        let output = self.netns.command("bash").args(["-c", &script]).output();
         String::from_utf8(output.expect("bash").stdout).expect("UTF-8")
     }
 }
@@ -236,9 +236,9 @@ fn done(command: &mut Command) -> String {
         stdout,
         stderr,
     } = command.output().expect("run");
-    let [said, error] = [&stdout, &stderr].map(|it| String::from_utf8_lossy(it).into_owned());
-    assert!(status.success(), "{command:?}: {said}{error}");
-    said
+    let [output, error] = [&stdout, &stderr].map(|it| String::from_utf8_lossy(it).into_owned());
+    assert!(status.success(), "{command:?}: {output}{error}");
+    output
 }
 
 /// Returns the number of reports of the daemon about a missing capability or mount.
@@ -255,10 +255,10 @@ fn missing(daemon: &Daemon) -> usize {
 fn a_node_is_installed_kept_and_left_as_it_was() {
     let node = Node::new("manifest-vf");
     let vf = cluster("conf/manifests/vf.yaml");
-    let said = node.run(&vf, installer(&vf).expect("an installer").0);
+    let printed = node.run(&vf, installer(&vf).expect("an installer").0);
     assert!(
-        said.contains("the runtime calls rdma-cni for network pods"),
-        "{said}"
+        printed.contains("the runtime calls rdma-cni for network pods"),
+        "{printed}"
     );
     let chained = fs::read_to_string(node.list()).expect("the list");
     assert!(chained.contains("\"rdma-cni\""), "{chained}");
@@ -331,7 +331,7 @@ fn a_node_whose_pods_share_needs_less() {
 
 /// The image has no `/var/run`. With CDI, `/var/run` in the container is not the node's.
 #[test]
-fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
+fn the_daemon_finds_pods_where_the_runtime_puts_them() {
     let mut node = Node::new("manifest-pods");
     for (file, rdma_mode) in [
         ("conf/manifests/vf.yaml", "exclusive"),

@@ -24,8 +24,8 @@ impl Browser<'_> {
             .current_dir(self.directory)
             .output()
             .expect("a browser");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 

@@ -50,10 +50,10 @@ async fn kubelet_gets_one_request_a_second_for_any_number_of_clients() {
         gone.write_all(request.as_bytes()).await.expect("sent");
     }
     let seconds = begin.elapsed().as_secs() as usize + 1;
-    let asked = kubelet.asked().len();
+    let requests = kubelet.take_requests().len();
     assert!(
-        (2..=seconds).contains(&asked),
-        "{asked} questions in {seconds} s"
+        (2..=seconds).contains(&requests),
+        "{requests} requests in {seconds} s"
     );
 }
 
@@ -88,10 +88,11 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
         assert!(texts.iter().all(|it| it.contains(&line)), "{mood:?}");
         // a client that arrives after an answer causes another request
         let most = 1 + all.as_secs() / 4;
-        let asked = kubelet.asked();
+        let requests = kubelet.take_requests();
         assert!(
-            (1..=most).contains(&(asked.len() as u64)) && asked.iter().all(|it| *it == "List"),
-            "{mood:?}: {asked:?} in {all:?}"
+            (1..=most).contains(&(requests.len() as u64))
+                && requests.iter().all(|it| *it == "List"),
+            "{mood:?}: {requests:?} in {all:?}"
         );
     }
 }

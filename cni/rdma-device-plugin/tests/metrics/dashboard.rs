@@ -168,11 +168,11 @@ fn storage(exposition: &Exposition) -> tempfile::TempDir {
         .args([&file, storage.path()])
         .output()
         .expect("promtool");
-    let said = [output.stdout, output.stderr].concat();
+    let printed = [output.stdout, output.stderr].concat();
     assert!(
         output.status.success(),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&printed)
     );
     storage
 }

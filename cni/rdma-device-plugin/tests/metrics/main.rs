@@ -376,7 +376,7 @@ async fn whether_pods_have_smc() {
         std::fs::write(file, record.to_string()).expect("written");
     }
     let text = site.serve().await.metrics().await;
-    let told: Vec<&str> = text
+    let lines: Vec<&str> = text
         .lines()
         .filter(|it| it.starts_with("rdma_pod_smcr{"))
         .collect();
@@ -384,9 +384,9 @@ async fn whether_pods_have_smc() {
         r#"rdma_pod_smcr{{namespace="team",pod="b",state="off",reason="{}"}} 1"#,
         &long[..200]
     );
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told.contains(&r#"rdma_pod_smcr{namespace="team",pod="a",state="active"} 1"#));
-    assert!(told.contains(&off.as_str()), "{told:?}");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.contains(&r#"rdma_pod_smcr{namespace="team",pod="a",state="active"} 1"#));
+    assert!(lines.contains(&off.as_str()), "{lines:?}");
 }
 
 /// Files stand in for the kernel's rdma controller.

@@ -186,14 +186,14 @@ async fn the_page_shows_nics_pods_and_rails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_says_that_kubelet_does_not_answer() {
+async fn the_page_reports_that_kubelet_does_not_answer() {
     let mut site = Site::new(vec![]);
     site.kubelet(Kubelet::Hangs);
     let server = site.serve().await;
     let (status, page) = server.get("GET", "/").await;
     assert_eq!(status, 200);
-    let told = "Kubelet did not report which container has which device.";
-    assert!(page.contains(told), "{page}");
+    let sentence = "Kubelet did not report which container has which device.";
+    assert!(page.contains(sentence), "{page}");
     assert!(page.contains("mlx5_1"), "{page}");
 }
 

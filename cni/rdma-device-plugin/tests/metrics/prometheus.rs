@@ -317,10 +317,10 @@ fn alerts_come_when_they_should_and_only_then() {
         .arg(&cases)
         .output()
         .expect("promtool");
-    let said = [output.stdout, output.stderr].concat();
+    let printed = [output.stdout, output.stderr].concat();
     assert!(
         output.status.success(),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&printed)
     );
 }

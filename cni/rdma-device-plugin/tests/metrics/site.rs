@@ -49,7 +49,7 @@ impl PodResourcesLister for Kubelet {
         &self,
         _: Request<GetPodResourcesRequest>,
     ) -> Result<Response<GetPodResourcesResponse>, Status> {
-        Err(Status::unimplemented("one pod is not asked for"))
+        Err(Status::unimplemented("no request for one pod is expected"))
     }
 }
 
@@ -208,7 +208,7 @@ impl Client {
     pub(crate) async fn answer(&self, method: &str, path: &str) -> (String, String) {
         let mut stream = self.connect().await;
         let request = format!("{method} {path} HTTP/1.1\r\nHost: node\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("asked");
+        stream.write_all(request.as_bytes()).await.expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");

@@ -273,7 +273,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         panic!("{grants:?}");
     };
     assert_eq!(still_as_granted(&[grant], &node), Ok(()));
-    let told = |grant: &Grant, node: &Inventory| {
+    let message = |grant: &Grant, node: &Inventory| {
         still_as_granted(&[grant], node)
             .expect_err("stale")
             .to_string()
@@ -287,7 +287,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         &mut right[0].hcas[0].char_devices,
     );
     assert_eq!(
-        told(grant, &swapped),
+        message(grant, &swapped),
         "0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) was granted as /dev/infiniband/uverbs1 (231:193), \
          and is /dev/infiniband/uverbs2 (231:194) now; delete the pod to get a new allocation"
     );
@@ -300,7 +300,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     let mut missing = crate::node("four-vfs");
     missing.functions[1].hcas[0].char_devices[0].node = None;
     assert_eq!(
-        told(grant, &missing),
+        message(grant, &missing),
         "/dev/infiniband/uverbs1 of 0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) is not in place: the file does not \
          exist; the container cannot start before it is in place"
     );
@@ -308,7 +308,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     gone.functions.remove(1);
     let expected = "0000:3b:00.2, granted for id \"0000:3b:00.2\" of rdma/x, has no RDMA device on this node now; \
                     wait for the device, or delete the pod to get another one";
-    assert_eq!(told(grant, &gone), expected);
+    assert_eq!(message(grant, &gone), expected);
 
     let by_name = Grant {
         format: rdma_resources::grant::FORMAT,
@@ -319,7 +319,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         ..grant.clone()
     };
     assert_eq!(still_as_granted(&[&by_name], &swapped), Ok(()));
-    assert_eq!(told(&by_name, &gone), expected);
+    assert_eq!(message(&by_name, &gone), expected);
 }
 
 /// After a reboot or after moves, two devices can have each other's numbers.
@@ -349,17 +349,17 @@ fn a_container_with_all_devices_has_them_whichever_has_which_number() {
         let mut other = swapped.clone();
         let device = &mut other.functions[2].hcas[0].char_devices[0];
         device.name = "uverbs9".into();
-        let told = still_as_granted(&grants, &other).expect_err("stale");
-        assert!(told.to_string().contains("and is "), "{told}");
+        let error = still_as_granted(&grants, &other).expect_err("stale");
+        assert!(error.to_string().contains("and is "), "{error}");
         // both paths exist, but both belong to the first device
         let mut first = swapped.clone();
         let taken = first.functions[2].hcas[0].char_devices[0].clone();
         first.functions[1].hcas[0].char_devices.push(taken);
         first.functions[2].hcas[0].char_devices[0].name = "uverbs9".into();
-        let told = still_as_granted(&grants, &first).expect_err("stale");
+        let error = still_as_granted(&grants, &first).expect_err("stale");
         assert!(
-            told.to_string().contains("is /dev/infiniband/uverbs9"),
-            "{told}"
+            error.to_string().contains("is /dev/infiniband/uverbs9"),
+            "{error}"
         );
     }
 }
@@ -367,21 +367,21 @@ fn a_container_with_all_devices_has_them_whichever_has_which_number() {
 #[test]
 fn the_chain_gets_the_devices_of_the_ids() {
     let node = node("erdma");
-    let told = |resource: &str| {
+    let published = |resource: &str| {
         let offer = offer(resource, &node);
         serde_json::to_value(offer.published()).expect("JSON")
     };
     assert_eq!(
-        told(r#""kind":"shared""#),
+        published(r#""kind":"shared""#),
         serde_json::json!({"sharing": "shared", "every": ["0000:00:05.0", "0000:00:06.0"]})
     );
     assert_eq!(
-        told(r#""kind":"perNic","count":1"#),
+        published(r#""kind":"perNic","count":1"#),
         serde_json::json!({"sharing": "shared",
             "byId": {"erdma_0/0": ["0000:00:05.0"], "erdma_1/0": ["0000:00:06.0"]}})
     );
     assert_eq!(
-        told(ALONE),
+        published(ALONE),
         serde_json::json!({"sharing": "exclusive", "byId": {
             "0000:00:05.0": ["0000:00:05.0"], "0000:00:06.0": ["0000:00:06.0"]}})
     );
@@ -414,16 +414,16 @@ fn a_variable_names_the_first_nic_for_smc() {
 fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     let node = node("four-vfs");
     let id = "0000:3b:00.3";
-    let told = |cdi| {
+    let answered = |cdi| {
         let offer = offer_with(ALONE, cdi, &node, &Unhealthy::new());
         let mut response = offer.answer(&ids(&[id]), &node).expect("given").0;
         let information = response.envs.remove("PCIDEVICE_RDMA_X_INFO");
         let devices = response.devices.into_iter().map(|it| it.container_path);
-        let information = information.expect("told");
+        let information = information.expect("the information");
         let information: Value = serde_json::from_str(&information).expect("JSON");
         (information, devices.collect::<Vec<_>>())
     };
-    let (information, paths) = told(false);
+    let (information, paths) = answered(false);
     let [uverbs, rdma_cm] = paths.as_slice() else {
         panic!("{paths:?}")
     };
@@ -432,7 +432,7 @@ fn an_exclusive_devices_information_promises_no_path_that_can_change() {
         information,
         json!({id: {"generic": {"deviceID": id}, "rdma": rdma}})
     );
-    let (information, paths) = told(true);
+    let (information, paths) = answered(true);
     assert_eq!(paths, [] as [&str; 0]);
     let rdma = json!({"rdma_dev": "mlx5_2"});
     assert_eq!(

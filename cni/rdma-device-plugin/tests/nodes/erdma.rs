@@ -104,7 +104,7 @@ fn all_of_it_can_be_configured() {
 }
 
 #[test]
-fn nothing_said_is_the_defaults() {
+fn absent_fields_have_their_defaults() {
     for (text, origin, brings_up) in [
         ("erdma: {}", Origin::User, true),
         ("erdma: {configureNICs: false}", Origin::User, false),
@@ -219,7 +219,7 @@ fn a_nic_is_its_two_functions() {
     let parsed = own("erdma: {}");
     let found = discover(&parsed.conf.erdma, &inventory, None);
     assert_eq!((found.hidden.len(), found.needs_instance), (0, false));
-    let told: Vec<_> = found
+    let described: Vec<_> = found
         .nics
         .iter()
         .map(|nic| format!("{} {} {:?}", nic.rdma, nic.address, nic.netdev))
@@ -228,7 +228,7 @@ fn a_nic_is_its_two_functions() {
         r#"erdma_0 0000:00:07.0 Some("eth1")"#,
         r#"erdma_1 0000:00:08.0 Some("eth2")"#,
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(described, wanted);
     let mac = found.nics[0].mac.as_ref().map(ToString::to_string);
     assert_eq!(mac.as_deref(), Some(FIRST.mac));
 

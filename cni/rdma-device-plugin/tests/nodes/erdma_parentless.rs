@@ -32,7 +32,7 @@ fn both_layouts_are_offered_alike() {
         let inventory = inventory_of(&machine);
         let parsed = own("erdma: {}");
         let found = discover(&parsed.conf.erdma, &inventory, None);
-        let told: Vec<_> = found
+        let described: Vec<_> = found
             .nics
             .iter()
             .map(|nic| format!("{} {:?} {:?}", nic.rdma, nic.netdev, nic.mac))
@@ -48,7 +48,7 @@ fn both_layouts_are_offered_alike() {
             of("erdma_0", "eth1", FIRST.mac),
             of("erdma_1", "eth2", SECOND.mac),
         ];
-        assert_eq!(told, wanted, "{has_parent}");
+        assert_eq!(described, wanted, "{has_parent}");
 
         let (offers, remarks) = offered(&parsed, &inventory);
         assert_eq!(remarks, [] as [&str; 0], "{has_parent}");

@@ -177,7 +177,7 @@ fn ids(offer: &Offer) -> Vec<String> {
 }
 
 #[test]
-fn we_answer_as_the_tables_say() {
+fn our_answers_are_those_of_the_tables() {
     let mut cases = 0;
     for (layout, table) in tables() {
         for case in &table.cases {
@@ -201,11 +201,11 @@ fn we_offer_nothing_that_the_tables_do_not_have() {
             let (offers, _) = offered(&conf(config).conf, &layout, table.before.as_deref());
             let offered: BTreeSet<&str> = offers.iter().map(|it| it.name.as_str()).collect();
             let cases = table.cases.iter().filter(|case| case.config == config);
-            let told: BTreeSet<&str> = cases
+            let in_table: BTreeSet<&str> = cases
                 .filter(|case| !case.ours.ids.is_empty())
                 .map(|case| case.resource.as_str())
                 .collect();
-            assert_eq!(offered, told, "{layout}, {config}");
+            assert_eq!(offered, in_table, "{layout}, {config}");
         }
     }
 }

@@ -9,13 +9,13 @@ use rdma_netns::Inventory;
 use std::{collections::BTreeSet, path::Path};
 
 fn warnings(text: &str, inventory: &Inventory) -> Vec<String> {
-    said(text, inventory, |conf, offers| {
+    with_offers(text, inventory, |conf, offers| {
         notices(conf, offers, inventory)
     })
 }
 
-/// Returns the result of `told` for a node with `inventory` and the configuration `text`.
-fn said<T>(text: &str, inventory: &Inventory, told: impl Fn(&Conf, &[Offer]) -> T) -> T {
+/// Returns the result of `evaluate` for a node with `inventory` and the configuration `text`.
+fn with_offers<T>(text: &str, inventory: &Inventory, evaluate: impl Fn(&Conf, &[Offer]) -> T) -> T {
     let conf = Conf::parse(text, Path::new("f")).expect(text).conf;
     let (offers, _) = offers(
         &conf,
@@ -24,7 +24,7 @@ fn said<T>(text: &str, inventory: &Inventory, told: impl Fn(&Conf, &[Offer]) -> 
         &Unhealthy::new(),
         &PreviousOffers::default(),
     );
-    told(&conf, &offers)
+    evaluate(&conf, &offers)
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_resource_that_the_entry_does_not_have_yet_is_a_warning() {
     let inventory = node("lacp-bonds");
     let resources = "resources: [{name: rdma/hca, kind: shared}, {name: rdma/roce, kind: shared}]";
     let text = format!("{resources}\nchain: {{}}");
-    let warned = said(&text, &inventory, |conf, offers| {
+    let warned = with_offers(&text, &inventory, |conf, offers| {
         let mut conf = conf.clone();
         let chain = Conf::parse("mode: hca\nchain: {}", Path::new("f"));
         conf.chain = chain.expect("a configuration").conf.chain;

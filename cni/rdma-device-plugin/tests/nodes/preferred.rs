@@ -80,7 +80,7 @@ fn is_preferred(path: &Path, inventory: &Inventory) -> usize {
 }
 
 #[test]
-fn nics_are_preferred_as_each_layout_says() {
+fn nics_are_preferred_as_each_layout_specifies() {
     let layouts = layouts().into_iter();
     let seen: usize = layouts
         .map(|(layout, path)| is_preferred(&path, &node(&layout)))

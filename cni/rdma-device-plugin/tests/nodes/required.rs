@@ -63,16 +63,16 @@ fn without_the_controller_no_id_with_limits_is_healthy() {
         hcas.rdma_cgroup = lack;
         let (offer, remarks) = of(&limited, &hcas, &well, &previous);
         assert_eq!((fit(&offer), offer.ids.len()), (0, 1000));
-        let said: Vec<&String> = remarks.iter().filter(|it| it.contains(why)).collect();
-        let [said] = said[..] else {
+        let matching: Vec<&String> = remarks.iter().filter(|it| it.contains(why)).collect();
+        let [remark] = matching[..] else {
             panic!("{remarks:?}");
         };
         assert!(
-            said.starts_with("resources[0].limits: "),
-            "names the field: {said}"
+            remark.starts_with("resources[0].limits: "),
+            "names the field: {remark}"
         );
         let refused = offer.answer(&["0".to_owned()], &hcas).expect_err("refused");
-        assert!(refused.to_string().contains(&**said), "{refused}");
+        assert!(refused.to_string().contains(&**remark), "{refused}");
         // a limit of locked memory needs no rdma controller
         let (offer, _) = of(&of_limits(r#","memlock":1"#), &hcas, &well, &previous);
         assert_eq!((fit(&offer), offer.published().limited), (1000, false));
@@ -102,12 +102,12 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
         );
         let (offer, remarks) = of(&conf, &seven, &well, &PreviousOffers::of(&[all]));
         assert_eq!((offer.expected, offer.ids.len(), fit(&offer)), (8, ids, 0));
-        let said = format!(
+        let expected = format!(
             "resources[0]: rdma/hca has 7 usable devices, and require: {} requires 8: all its ids are unhealthy, and \
              pods that request it wait ({gone} (mlx5_7) is no longer on this node)",
             require.trim_matches('"')
         );
-        assert_eq!(remarks, [said]);
+        assert_eq!(remarks, [expected]);
         // kubelet may have chosen the id before the id became unhealthy
         let error = offer.answer(&[offer.ids[0].id.clone()], &seven);
         let error = error.expect_err("not given").to_string();

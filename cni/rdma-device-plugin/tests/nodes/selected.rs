@@ -356,12 +356,12 @@ fn selectors_without_a_device_are_reported() {
     );
     let exclusive = r#"{"resources":[{"name":"rdma/x","kind":"exclusive"}]}"#;
     let of_vfs = r#"{"resourceList":[{"resourceName":"x","selectors":[{"isRdma":true}]}]}"#;
-    let told = remarks(of_vfs, "lacp-bonds").join("; ");
+    let joined = remarks(of_vfs, "lacp-bonds").join("; ");
     assert!(
-        told.contains(
+        joined.contains(
             "its netdev ens1f0 is a port of bond0; offer the device by a shared resource"
         ),
-        "{told}"
+        "{joined}"
     );
     assert_eq!(
         remarks(exclusive, "four-vfs"),
@@ -371,9 +371,9 @@ fn selectors_without_a_device_are_reported() {
     );
     let mut main = node("one-hca");
     main.functions[1].netdevs[0].default_route = true;
-    let (_, told) = of(&conf(exclusive), &main, &PreviousOffers::default());
+    let (_, main_remarks) = of(&conf(exclusive), &main, &PreviousOffers::default());
     assert_eq!(
-        told[0],
+        main_remarks[0],
         "resources[0]: 0000:3b:00.0 is not in rdma/x: the node's default route, or its route to the API server, uses the device's netdev ens1f0"
     );
     let three = r#"{"resources":[{"name":"rdma/hca","kind":"shared"},

@@ -51,11 +51,11 @@ fn is_left_out(change: impl Fn(&mut rdma_netns::Function), why: &str) {
         let (devices, remarks) = offered(conf, &inventory);
         assert_eq!(devices.len(), 7, "{conf}");
         assert!(!devices.contains(&address), "{conf}");
-        let said = remarks.iter().find(|it| it.contains(&address));
-        let said = said.expect("it is said");
+        let remark = remarks.iter().find(|it| it.contains(&address));
+        let remark = remark.expect("a remark");
         assert!(
-            said.contains(why) && said.contains("name it in devices"),
-            "{said}"
+            remark.contains(why) && remark.contains("name it in devices"),
+            "{remark}"
         );
     }
     for named in [
@@ -119,8 +119,9 @@ fn the_only_nic_is_the_pods_where_no_netdev_is() {
     ] {
         let (devices, remarks) = offered(conf, &inventory);
         assert_eq!(devices, [""; 0], "{conf}");
-        let said = |it: &String| it.contains(&address) && it.contains("route to the API server");
-        assert!(remarks.iter().any(said), "{remarks:?}");
+        let names_route =
+            |it: &String| it.contains(&address) && it.contains("route to the API server");
+        assert!(remarks.iter().any(names_route), "{remarks:?}");
     }
 }
 
@@ -147,13 +148,13 @@ fn a_function_that_accelerates_another_netdev_in_every_kind() {
         let (devices, remarks) = offered(&selected(kind, r#"{"vendor":"15b3"}"#), &inventory);
         assert_eq!(devices.len(), 7, "{kind}: {remarks:?}");
         assert!(!devices.contains(&address), "{kind}");
-        let said = remarks.iter().find(|it| it.contains(&address));
-        let said = said.expect("it is said");
+        let remark = remarks.iter().find(|it| it.contains(&address));
+        let remark = remark.expect("a remark");
         assert!(
-            said.contains("is a port of hv0, which it accelerates"),
-            "{said}"
+            remark.contains("is a port of hv0, which it accelerates"),
+            "{remark}"
         );
-        assert!(!said.contains("shared resource"), "{said}");
+        assert!(!remark.contains("shared resource"), "{remark}");
     }
     let named = selected("perNic", r#"{"rdma":"mlx5_*"}"#);
     assert!(offered(&named, &inventory).0.contains(&address));
@@ -164,9 +165,9 @@ fn a_function_that_accelerates_another_netdev_in_every_kind() {
 fn the_remark_names_a_format_that_can_name_devices() {
     let (inventory, address) = eight(|function| function.hcas[0].soft = true);
     let (_, remarks) = offered(ALL, &inventory);
-    let said = remarks.iter().find(|it| it.contains(&address));
-    let said = said.expect("it is said");
-    assert!(said.contains("replace mode by resources"), "{said}");
+    let remark = remarks.iter().find(|it| it.contains(&address));
+    let remark = remark.expect("a remark");
+    assert!(remark.contains("replace mode by resources"), "{remark}");
 }
 
 #[test]
@@ -200,10 +201,10 @@ fn netdevs_of_storage_unless_all_are() {
     let (one, address) = eight(nvme);
     let (devices, remarks) = offered(&selected("exclusive", r#"{"rdma":"mlx5_*"}"#), &one);
     assert!(!devices.contains(&address), "{devices:?}");
-    let said = remarks
+    let is_reported = remarks
         .iter()
         .any(|it| it.contains("the kernel of the host uses it (nvme_rdma)"));
-    assert!(said, "{remarks:?}");
+    assert!(is_reported, "{remarks:?}");
 }
 
 /// In exclusive mode, a move of the device would wait for the sub-device forever.
@@ -216,7 +217,12 @@ fn a_device_with_a_sub_device_is_not_moved() {
         inventory.rdma_mode = Some(mode);
         let (devices, remarks) = offered(&exclusive, &inventory);
         assert_eq!(devices.contains(&address), is_offered, "{mode}");
-        let said = |it: &String| it.contains(&address) && it.contains("rdma dev delete smi1");
-        assert_eq!(remarks.iter().any(said), !is_offered, "{remarks:?}");
+        let names_sub_device =
+            |it: &String| it.contains(&address) && it.contains("rdma dev delete smi1");
+        assert_eq!(
+            remarks.iter().any(names_sub_device),
+            !is_offered,
+            "{remarks:?}"
+        );
     }
 }

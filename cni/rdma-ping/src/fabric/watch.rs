@@ -80,7 +80,7 @@ struct Watched {
     /// `None`: the request was lost.
     requests: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
-    not_asked: Option<&'static str>,
+    not_sent: Option<&'static str>,
     /// Number of successive requests that were not sent, for example because the rail has no peers.
     unsent: u32,
 }
@@ -168,7 +168,7 @@ impl Watch {
                     rail,
                     turn: 0,
                     requests: VecDeque::new(),
-                    not_asked: None,
+                    not_sent: None,
                     unsent: 0,
                 },
             });
@@ -249,12 +249,12 @@ impl Watch {
     pub(super) fn take(&mut self, rail: usize, outcome: Outcome) -> Option<bool> {
         let rail = self.rails.get_mut(rail)?;
         let before = rail.judge.is_unreachable;
-        rail.not_asked = None;
+        rail.not_sent = None;
         let time = match outcome {
             Outcome::Answered(time) => Some(time),
             Outcome::Lost => None,
             Outcome::NotSent(why) => {
-                rail.not_asked = Some(why);
+                rail.not_sent = Some(why);
                 rail.miss();
                 return None;
             }
@@ -282,7 +282,7 @@ impl Watch {
             is_unreachable: it.judge.is_unreachable,
             is_unhealthy: it.judge.is_unhealthy,
             peers: it.targets.len(),
-            not_asked: it.not_asked.map(str::to_owned),
+            not_asked: it.not_sent.map(str::to_owned),
             requests: it.requests.iter().rev().map(last_request).collect(),
         };
         self.rails.iter().map(state).collect()

@@ -30,7 +30,7 @@ fn a_send_waits_for_a_receive_request() {
 }
 
 #[test]
-fn a_send_waits_as_long_as_a_test_says() {
+fn a_send_waits_as_long_as_a_test_orders() {
     let mut it = connection();
     order(&it, "no-receive 500");
     it.post(&send(&[it.segment(0, 7)]));

@@ -26,7 +26,7 @@ fn an_event_is_written_once_for_each_request() {
         assert_eq!(it.near().map(|it| it.status), Some(0));
     };
     post(&mut it);
-    assert_eq!(event(&it, &mut events), None, "it was not asked for");
+    assert_eq!(event(&it, &mut events), None, "it was not requested");
     assert!(it.far().is_some());
     it.far.arm(&it.far_queue, false);
     assert_eq!(event(&it, &mut events), None);
@@ -116,7 +116,7 @@ fn the_command_queue_reports_events() {
     let mut driver = one();
     let firmware = Command::new(1, 2);
     driver.command(firmware.clone()).expect("a command");
-    assert!(!driver.command_event(), "it was not asked for");
+    assert!(!driver.command_event(), "it was not requested");
     // post a command that the driver does not read
     driver.post(&firmware);
     driver.write64(0x300, 1 << 31 | u64::from(driver.completed));

@@ -450,7 +450,7 @@ fn a_reset_begins_anew_and_an_error_flushes_what_is_posted() {
 }
 
 #[test]
-fn a_queue_tells_of_solicited_completions_and_of_errors() {
+fn a_queue_reports_solicited_completions_and_errors() {
     let (mut it, mut here, mut there) = connected();
     for solicits in [false, true] {
         there.receive(&mut it, &[(NAMED, 8)]);
@@ -461,7 +461,7 @@ fn a_queue_tells_of_solicited_completions_and_of_errors() {
         assert_eq!(event.is_some(), solicits);
         there.next(&mut it, 1).expect("a completion");
     }
-    assert_eq!(here.next(&mut it, 0), None, "none was asked for");
+    assert_eq!(here.next(&mut it, 0), None, "none was requested");
     there.arm(&mut it, 1, true);
     there.receive(&mut it, &[(NAMED, 8)]);
     there.modify(&mut it, 0x507, &[]);

@@ -86,7 +86,7 @@ fn queue_pairs_take_the_entries_of_a_list() {
 }
 
 #[test]
-fn an_error_leaves_the_entries_to_the_others_and_is_told() {
+fn an_error_leaves_the_entries_to_the_others_and_is_reported() {
     let (mut it, mut here, mut there, _) = shared(DOMAIN);
     let key = there[0].key;
     post(there[0].enter(&mut it), key, &[0, 1]);
@@ -101,7 +101,7 @@ fn an_error_leaves_the_entries_to_the_others_and_is_told() {
 }
 
 #[test]
-fn a_limit_is_told_once() {
+fn a_limit_is_reported_once() {
     let (mut it, mut here, mut there, queue) = shared(DOMAIN);
     let key = there[0].key;
     post(there[0].enter(&mut it), key, &[0, 1, 2, 3]);
@@ -113,12 +113,12 @@ fn a_limit_is_told_once() {
     let arm = with(arm, 0x56, &3u16.to_be_bytes());
     assert_eq!(it.execute(&arm, 16).status(), 0);
     let query = with(command(0x90f, 0, 16), 8, &queue.to_be_bytes());
-    for (limit, is_told) in [(3, false), (0, true), (0, true)] {
+    for (limit, is_reported) in [(3, false), (0, true), (0, true)] {
         here[0].send(&mut it, SEND, 0, &inline(b"x"));
         assert_eq!(there[0].next(&mut it, 1).map(|it| it.kind), Some(RECEIVED));
         let answer = there[0].enter(&mut it).execute(&query, 0x110);
         assert_eq!(answer.number(0x56, 2), limit);
-        assert_eq!(number_event(&it), is_told.then_some((LIMIT, queue)));
+        assert_eq!(number_event(&it), is_reported.then_some((LIMIT, queue)));
     }
     assert_eq!(it.event(0, 1), None);
 }

@@ -39,9 +39,9 @@ impl ByRails<'_> {
             for ((rails, input), times) in self.inputs.iter().zip(&mut times) {
                 let pod = Netns::new("bench");
                 let at = (pod.path(), self.cni_path);
-                let (added, said) = call(&rdma_cni(), "ADD", at, input);
-                let given = said.matches("\"sandbox\"").count();
-                assert_eq!(given, *rails as usize, "{said}");
+                let (added, output) = call(&rdma_cni(), "ADD", at, input);
+                let given = output.matches("\"sandbox\"").count();
+                assert_eq!(given, *rails as usize, "{output}");
                 times.ours[0].push(added);
                 times.ours[1].push(call(&rdma_cni(), "DEL", at, input).0);
             }
@@ -55,11 +55,11 @@ impl ByRails<'_> {
                 }
             }
         }
-        self.tell_times(table, &times);
+        self.print_times(table, &times);
         println!("\nAll figures include rdma-ipam, and none includes the disk's journal.");
     }
 
-    fn tell_times(&self, table: &str, times: &[Times]) {
+    fn print_times(&self, table: &str, times: &[Times]) {
         println!("\n{}: medians of {} runs, in turn", self.what, self.runs);
         if let Some(Peers { title, .. }) = &self.peers {
             let runs = times[0].theirs[0].len();

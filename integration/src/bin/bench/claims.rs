@@ -119,7 +119,7 @@ pub(super) fn measure() {
         assert_eq!(answer.error, "", "{claim}");
     };
     let first = each(&claims, prepare);
-    let asked = requests(&cluster) - before.0;
+    let sent = requests(&cluster) - before.0;
     let again = each(&claims, prepare);
     let held = daemon.memory();
     let unprepared = each(&claims, |claim| {
@@ -139,7 +139,7 @@ pub(super) fn measure() {
         let [median, slow] = [p50 / first.0, p99 / first.1];
         println!("{name:<41}{p50:>10.2}{median:>12.2}{p99:>10.2}{slow:>12.2}");
     }
-    let per_claim = asked / CLAIMS as f64;
+    let per_claim = sent / CLAIMS as f64;
     println!(
         "{:<41}{per_claim:>10.2}",
         "requests for a claim at its first Prepare"

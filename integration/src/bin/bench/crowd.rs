@@ -43,7 +43,7 @@ pub(super) fn measure(node: &Node) {
             size.round(node);
         }
     }
-    let rows: Vec<_> = sizes.iter().map(Size::tell).collect();
+    let rows: Vec<_> = sizes.iter().map(Size::report).collect();
     let head = [
         "ADD: a second",
         "ADD: median",
@@ -85,7 +85,7 @@ impl<'a> Size<'a> {
     }
 
     /// Prints the lines for this size, and returns its row for the plots.
-    fn tell(&self) -> (String, Vec<f64>) {
+    fn report(&self) -> (String, Vec<f64>) {
         let rounds = self.rounds;
         let name = format!("{} of {} rails", self.pods, self.rails);
         let mut row = vec![];

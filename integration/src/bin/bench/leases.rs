@@ -117,10 +117,10 @@ impl Side {
 
     fn run(&self, verb: &str) -> Run {
         let at = (Path::new("/run/netns/none"), "/usr/lib/cni");
-        let (run, said) = call(&self.program, verb, at, &self.input);
+        let (run, output) = call(&self.program, verb, at, &self.input);
         if verb == "ADD" {
-            let result: Value = serde_json::from_str(&said).expect("a result");
-            assert!(result["ips"][0]["address"].is_string(), "{said}");
+            let result: Value = serde_json::from_str(&output).expect("a result");
+            assert!(result["ips"][0]["address"].is_string(), "{output}");
         }
         run
     }
@@ -132,7 +132,7 @@ impl Side {
         for number in 0..HELD {
             let owner = owner(number);
             let ip = nth(start, number);
-            let draft = store.draft(&owner).expect("what it says");
+            let draft = store.draft(&owner).expect("a draft");
             leases.reserve(&draft, &[ip]).expect("a lease");
             draft.settle(&store).expect("the draft goes");
         }

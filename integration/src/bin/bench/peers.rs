@@ -63,9 +63,9 @@ impl Peers<'_> {
     fn add(&self, at: &Path, rail: u32, cost: &mut Cost) -> Value {
         let mut result = None;
         for plugin in [self.plugin, "sbr"] {
-            let (run, said) = self.call(plugin, "ADD", (at, rail), result.as_ref());
+            let (run, output) = self.call(plugin, "ADD", (at, rail), result.as_ref());
             *cost += run;
-            result = Some(serde_json::from_str(&said).expect("a result"));
+            result = Some(serde_json::from_str(&output).expect("a result"));
         }
         result.expect("two plugins")
     }

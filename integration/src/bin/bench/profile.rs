@@ -131,14 +131,14 @@ fn sample(command: &str, at: (&Path, &str), input: &Path, directory: &Path, samp
         .arg("--")
         .arg(rdma_cni());
     finish(perf, command, at, input);
-    let said = Command::new("perf")
+    let output = Command::new("perf")
         .args(["script", "--fields", "ip,sym", "--input"])
         .arg(&file)
         .stderr(Stdio::null())
         .output()
         .expect("perf");
-    assert!(said.status.success(), "perf reads what it has written");
-    let text = String::from_utf8(said.stdout).expect("UTF-8");
+    assert!(output.status.success(), "perf reads what it has written");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
     for stack in text.split("\n\n").filter(|it| !it.trim().is_empty()) {
         samples[part(stack) as usize] += 1;
     }

@@ -48,9 +48,9 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
         .spawn()
         .expect("the plugin starts");
     let pid = libc::pid_t::try_from(child.id()).expect("a process id");
-    let mut said = String::new();
+    let mut output = String::new();
     let stdout = child.stdout.as_mut().expect("its standard output");
-    stdout.read_to_string(&mut said).expect("UTF-8");
+    stdout.read_to_string(&mut output).expect("UTF-8");
     let mut status = 0;
     // SAFETY: an all-zero rusage is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -60,14 +60,14 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
     assert_eq!(
         (ended, status),
         (pid, 0),
-        "{} {environment:?} failed: {said}",
+        "{} {environment:?} failed: {output}",
         program.display()
     );
     let run = Run {
         wall,
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
     };
-    (run, said)
+    (run, output)
 }
 
 fn time(time: libc::timeval) -> Duration {

@@ -62,7 +62,7 @@ pub(super) fn choose(observed: &Observed) -> Result<[Free; 4], Missing> {
     }
     let (mut free, mut not_free) = (vec![], vec![]);
     for device in observed.devices.iter().filter(|it| is_candidate(it)) {
-        match look_at(device, observed) {
+        match as_free(device, observed) {
             Ok(function) => free.push(function),
             Err(why) => not_free.push(format!("{}: {why}", device.address)),
         }
@@ -81,7 +81,7 @@ fn is_candidate(device: &Device) -> bool {
 }
 
 /// Returns `device` as a free function, or the reason why it is not free.
-fn look_at(device: &Device, observed: &Observed) -> Result<Free, String> {
+fn as_free(device: &Device, observed: &Observed) -> Result<Free, String> {
     if device.virtual_functions > 0 {
         return Err("it has virtual functions".to_owned());
     }

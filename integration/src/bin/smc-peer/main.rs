@@ -94,7 +94,7 @@ fn parse(words: &[String]) -> Option<Arguments> {
     Some(arguments)
 }
 
-fn tell(event: &Value) {
+fn emit(event: &Value) {
     let mut output = io::stdout().lock();
     // a closed pipe is no failure of the connections
     let _ = writeln!(output, "{event}");
@@ -106,12 +106,12 @@ fn tell(event: &Value) {
 fn serve(arguments: &Arguments) -> io::Result<()> {
     let listener = sockets::listen(arguments.kind, arguments.address)?;
     let hold = arguments.hold;
-    tell(&json!({"event": "listening", "address": listener.local_addr()?}));
+    emit(&json!({"event": "listening", "address": listener.local_addr()?}));
     thread::spawn(move || {
         for number in 0_u64.. {
             match listener.accept() {
                 Ok((stream, peer)) => {
-                    tell(&json!({"event": "accepted", "connection": number, "peer": peer}));
+                    emit(&json!({"event": "accepted", "connection": number, "peer": peer}));
                     thread::spawn(move || answer(number, &stream, hold));
                 }
                 Err(error) => {
@@ -125,7 +125,7 @@ fn serve(arguments: &Arguments) -> io::Result<()> {
 }
 
 fn answer(number: u64, stream: &TcpStream, hold: bool) {
-    let exchanged = Exchange::asked(stream).and_then(|exchange| exchange.run(stream));
+    let exchanged = Exchange::requested(stream).and_then(|exchange| exchange.run(stream));
     report(number, exchanged);
     // waits until the client closes the connection
     let _ = (&*stream).read(&mut [0]);
@@ -143,7 +143,7 @@ fn connect(arguments: &Arguments) -> io::Result<()> {
         let stream = sockets::connect(arguments.kind, arguments.address)?;
         let microseconds = begin.elapsed().as_micros() as u64;
         let local = stream.local_addr()?;
-        tell(&json!({
+        emit(&json!({
             "event": "connected", "connection": number, "microseconds": microseconds,
             "local": local,
         }));
@@ -160,7 +160,7 @@ fn connect(arguments: &Arguments) -> io::Result<()> {
             });
         }
     });
-    tell(&json!({"event": "exchanged"}));
+    emit(&json!({"event": "exchanged"}));
     match arguments.hold {
         true => wait_for_the_end(),
         false => Ok(()),
@@ -169,7 +169,7 @@ fn connect(arguments: &Arguments) -> io::Result<()> {
 
 fn report(number: u64, exchanged: io::Result<Exchange>) {
     match exchanged {
-        Ok(exchange) => tell(&json!({
+        Ok(exchange) => emit(&json!({
             "event": "equal", "connection": number, "bytes": exchange.bytes,
         })),
         Err(error) => failed(number, &error),
@@ -178,7 +178,7 @@ fn report(number: u64, exchanged: io::Result<Exchange>) {
 
 fn failed(number: u64, error: &io::Error) {
     FAILED.store(true, Ordering::Relaxed);
-    tell(&json!({"event": "failed", "connection": number, "why": error.to_string()}));
+    emit(&json!({"event": "failed", "connection": number, "why": error.to_string()}));
 }
 
 fn wait_for_the_end() -> io::Result<()> {

@@ -70,7 +70,7 @@ impl Exchange {
     }
 
     /// Reads the client's parameters.
-    pub(super) fn asked(stream: &TcpStream) -> io::Result<Self> {
+    pub(super) fn requested(stream: &TcpStream) -> io::Result<Self> {
         Ok(Self {
             seed: number(stream)?,
             bytes: number(stream)?,

@@ -19,7 +19,7 @@ impl Attachments {
             End::Refused(_, words) => words,
             _ => "",
         };
-        let may_stay = |path: &Path| self.is_of_a(path) && is_told(path, words);
+        let may_stay = |path: &Path| self.is_of_a(path) && is_reported(path, words);
         self.left_but(end, &|path| is_lasting(path) || may_stay(path))
     }
 
@@ -28,7 +28,7 @@ impl Attachments {
             return vec![];
         };
         let counted = |difference: String| match code {
-            107 => untold(&difference, words),
+            107 => unreported(&difference, words),
             _ => difference,
         };
         let mut left = self.in_namespaces(&[0], &counted);
@@ -55,7 +55,7 @@ impl Attachments {
 
 /// Returns true if `words` name the record at `path`, or report held addresses, for which the record remains. Also
 /// returns true for other files, which need no report.
-fn is_told(path: &Path, words: &str) -> bool {
+fn is_reported(path: &Path, words: &str) -> bool {
     let is_record = path.extension().is_some_and(|it| it == "json");
     let name = path.file_name().and_then(|it| it.to_str());
     let is_named = || name.is_some_and(|it| words.contains(it));
@@ -63,7 +63,7 @@ fn is_told(path: &Path, words: &str) -> bool {
 }
 
 /// Returns the lines of `difference` about netdevs, RDMA devices and files that `words` do not name.
-fn untold(difference: &str, words: &str) -> String {
+fn unreported(difference: &str, words: &str) -> String {
     let is_name = |it: &&str| {
         let has = |what: fn(char) -> bool| it.contains(what);
         has(char::is_alphabetic) && has(|it| it.is_ascii_digit())
@@ -83,17 +83,17 @@ fn untold(difference: &str, words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::untold;
+    use super::unreported;
 
     #[test]
     fn unnamed_leftovers_are_unreported() {
         let words = "restoring is incomplete: cannot move eth1: Out of memory; cannot remove \"/s/net/a@eth0.json\"";
         let difference = "host: - link eth1 mtu: 1500\n- link eth2 mtu: 1500";
-        assert_eq!(untold(difference, words), "- link eth2 mtu: 1500");
-        for told in ["/t/net/a@eth0.json is there", "/t/net/a@eth0.lock is there"] {
-            assert_eq!(untold(told, words), "");
+        assert_eq!(unreported(difference, words), "- link eth2 mtu: 1500");
+        for reported in ["/t/net/a@eth0.json is there", "/t/net/a@eth0.lock is there"] {
+            assert_eq!(unreported(reported, words), "");
         }
         let lease = "/t1/leases/10.9.0.2 is there";
-        assert_eq!(untold(lease, words), lease);
+        assert_eq!(unreported(lease, words), lease);
     }
 }

@@ -99,7 +99,7 @@ pub(super) fn configure(
 #[track_caller]
 fn is_known(cluster: &ControlPlane, driver: &str, is_known: bool) {
     let unknown = format!("kubelet has not registered the DRA driver {driver} yet");
-    wait::until("the daemon says whether kubelet knows its driver", || {
+    wait::until("the daemon reports the registration", || {
         let answer = ask(cluster, "/readyz");
         // the daemon answers the request
         answer.contains("rdma-cni") && answer.contains(&unknown) != is_known

@@ -110,7 +110,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     let waits = driver.kubelet.prepare(&second);
     assert_eq!(waits.error, "");
     assert_eq!(driver.given(&waits), None, "its network is not there yet");
-    networks_are_told(cluster, &driver, &second);
+    networks_are_reported(cluster, &driver, &second);
     // kill the driver
     let driver = driver.killed(cluster);
     assert_eq!(driver.kubelet.prepare(&second), waits);
@@ -132,9 +132,12 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     let third = claim(cluster, "host");
     // the firmware of the other function, which `b` has, does not respond
     driver.machine.silence(&NICS[1 - number]);
-    let asked = Stopwatch::start();
+    let stopwatch = Stopwatch::start();
     let prepared = driver.kubelet.prepare(&third);
-    assert!(asked.elapsed() < Duration::from_secs(10), "{asked:?}");
+    assert!(
+        stopwatch.elapsed() < Duration::from_secs(10),
+        "{stopwatch:?}"
+    );
     assert_eq!(prepared.error, "");
     let given = driver.given(&prepared).expect("no network is waited for");
     assert_eq!(nodes(&given[0]), [&format!("uverbs{number}"), "rdma_cm"]);
@@ -258,25 +261,25 @@ fn is_killed_at_every_change(
 }
 
 /// Returns the status of the first device in the claim of `owner`.
-fn said_of(cluster: &ControlPlane, owner: &Value) -> Value {
+fn device_status(cluster: &ControlPlane, owner: &Value) -> Value {
     let name = owner["metadata"]["name"].as_str().expect("a name");
     let claim = cluster.get(&format!("resourceclaim -n default {name}"));
     claim[0]["status"]["devices"][0].clone()
 }
 
 /// The claim shows a pod's network when `rdma-cni` has recorded it, and no longer after the network is removed.
-fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value) {
+fn networks_are_reported(cluster: &mut ControlPlane, driver: &Driver, claim: &Value) {
     let reason =
-        |cluster: &ControlPlane| said_of(cluster, claim)["conditions"][0]["reason"].clone();
-    assert_eq!(reason(cluster), Value::Null, "nothing to tell yet");
+        |cluster: &ControlPlane| device_status(cluster, claim)["conditions"][0]["reason"].clone();
+    assert_eq!(reason(cluster), Value::Null, "nothing to report yet");
     let uid = claim["metadata"]["uid"].as_str().expect("a uid");
     let claims = Claims::new(&driver.machine.path("state"));
     let record = claims.read(uid).expect("read").expect("a record");
-    let told = json!({"interface": "net1", "addresses": ["fd00::7/64"]});
+    let entry = json!({"interface": "net1", "addresses": ["fd00::7/64"]});
     let rail = JoinedRail {
         device: Some(record.devices[0].device.clone()),
         hardware_address: Some("02:00:00:00:00:07".into()),
-        status_entry: told.clone(),
+        status_entry: entry.clone(),
     };
     let joined = claims.joined(
         uid,
@@ -285,15 +288,17 @@ fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value)
         |_| None,
     );
     assert!(joined.expect("joined"));
-    cluster.until("the claim tells of it", |it| reason(it) == "Attached");
-    let said = said_of(cluster, claim);
+    cluster.until("the claim reports the network", |it| {
+        reason(it) == "Attached"
+    });
+    let status = device_status(cluster, claim);
     let network = json!({
         "interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:07", "ips": ["fd00::7/64"],
     });
-    assert_eq!(said["networkData"], network);
-    assert_eq!(said["data"], json!({"rails": [told]}));
+    assert_eq!(status["networkData"], network);
+    assert_eq!(status["data"], json!({"rails": [entry]}));
     claims.left("sandbox").expect("left");
-    cluster.until("the claim tells of none", |it| {
+    cluster.until("the claim reports no network", |it| {
         reason(it) == "AwaitsNetwork"
     });
     the_token_is_for_a_claims_network(cluster, driver);
@@ -343,10 +348,10 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, driver: &Driver) {
 #[track_caller]
 fn is_refused(cluster: &ControlPlane, token: &str, line: &str, words: &str) {
     let done = cluster.kubectl_as(token, line);
-    let said = String::from_utf8(done.stderr).expect("UTF-8");
+    let errors = String::from_utf8(done.stderr).expect("UTF-8");
     assert!(
-        !done.status.success() && said.contains(words),
-        "{line}: {said}"
+        !done.status.success() && errors.contains(words),
+        "{line}: {errors}"
     );
 }
 
@@ -375,7 +380,7 @@ fn allocated(cluster: &mut ControlPlane, driver: &str, node: &str) -> Value {
 fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver) {
     let token = fs::read_to_string(driver.machine.path("account/token")).expect("a token");
     let [own, others] = [NODE, "other-1"].map(|node| allocated(cluster, driver.name, node));
-    let said = |driver: &str, pool: &str| json!({"driver": driver, "pool": pool, "device": "d", "conditions": []});
+    let reported = |driver: &str, pool: &str| json!({"driver": driver, "pool": pool, "device": "d", "conditions": []});
     let replaced = |claim: &Value, field: &str, value: Value| {
         let name = claim["metadata"]["name"].as_str().expect("a name");
         let mut claim = cluster.get(&format!("resourceclaim -n default {name}"))[0].clone();
@@ -384,13 +389,13 @@ fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver
         fs::write(&file, claim.to_string()).expect("written");
         let line = format!("replace --subresource=status -f {}", file.display());
         let done = cluster.kubectl_as(&token, &line);
-        let said = String::from_utf8(done.stderr).expect("UTF-8");
-        (done.status.success(), said)
+        let errors = String::from_utf8(done.stderr).expect("UTF-8");
+        (done.status.success(), errors)
     };
-    let (done, words) = replaced(&own, "devices", json!([said(driver.name, NODE)]));
+    let (done, words) = replaced(&own, "devices", json!([reported(driver.name, NODE)]));
     assert!(done, "{words}");
     let pod = json!({"resource": "pods", "name": "x", "uid": "x"});
-    let gpu = said("gpu.example.org", NODE);
+    let gpu = reported("gpu.example.org", NODE);
     for (claim, field, value, of_policy, of_server) in [
         (
             &own,
@@ -409,7 +414,7 @@ fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver
         (
             &others,
             "devices",
-            json!([said(driver.name, "other-1")]),
+            json!([reported(driver.name, "other-1")]),
             "of its own node and driver only",
             "resourceclaims/driver",
         ),
@@ -427,10 +432,10 @@ fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver
     }
     let line = format!("label resourceclaim -n default of-{NODE} a=b");
     let done = cluster.kubectl_as(&token, &line);
-    let said = String::from_utf8(done.stderr).expect("UTF-8");
+    let errors = String::from_utf8(done.stderr).expect("UTF-8");
     assert!(
-        !done.status.success() && said.contains("Forbidden"),
-        "{said}"
+        !done.status.success() && errors.contains("Forbidden"),
+        "{errors}"
     );
     cluster.kubectl(&format!(
         "-n default delete resourceclaim of-{NODE} of-other-1"

@@ -27,11 +27,14 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
     }
     for name in ["a", "b"] {
         let claim = claim(cluster, name);
-        driver.pods.asked();
+        driver.pods.take_requests();
         let prepared = driver.kubelet.prepare(&claim);
         assert_eq!(prepared.error, "");
-        let asked = driver.pods.asked();
-        assert!(asked.contains(&"List"), "kubelet drops ids: {asked:?}");
+        let requests = driver.pods.take_requests();
+        assert!(
+            requests.contains(&"List"),
+            "kubelet drops ids: {requests:?}"
+        );
         let [device] = &prepared.devices[..] else {
             panic!("{prepared:?}");
         };
@@ -86,7 +89,7 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
 /// Waits until the scheduler reports the pod `name` as unschedulable.
 #[track_caller]
 fn is_unschedulable(cluster: &mut ControlPlane, name: &str) {
-    cluster.until("the scheduler says why it waits", |it| {
+    cluster.until("the scheduler reports why it waits", |it| {
         let pod = &it.get(&format!("pod -n default {name}"))[0];
         let conditions = pod["status"]["conditions"]
             .as_array()

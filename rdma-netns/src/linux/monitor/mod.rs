@@ -288,9 +288,9 @@ impl Monitor {
         })?;
         if let Some(devlink) = &mut self.devlink {
             // several messages become one [`Event::Devlink`]
-            let mut heard = false;
-            at_end &= devlink.receive(|_| heard = true)?;
-            events.extend(heard.then_some(Event::Devlink));
+            let mut has_message = false;
+            at_end &= devlink.receive(|_| has_message = true)?;
+            events.extend(has_message.then_some(Event::Devlink));
         }
         if let Some(uevents) = &mut self.uevents {
             at_end &= uevents.receive(|received| match received {

@@ -3,7 +3,7 @@
 //! socket's limited buffer between two reads, and the kernel would drop answers.
 
 use super::packet::{
-    ADVERTISEMENT, ASKED_FOR, ICMPV6, IPV6, NEXT_HEADER, SENDER, SOLICITATION, TARGET, TYPE,
+    ADVERTISEMENT, ICMPV6, IPV6, ND_TARGET, NEXT_HEADER, SENDER, SOLICITATION, TARGET, TYPE,
 };
 use crate::linux::packet_socket::ARP;
 use nix::libc::{self, sock_filter};
@@ -64,7 +64,7 @@ fn program(addresses: &[IpAddr]) -> Vec<sock_filter> {
             IpAddr::V6(address) => {
                 let bits = u128::from(*address);
                 let words = [96, 64, 32, 0].map(|shift| (bits >> shift) as u32);
-                ipv6.extend(compare(ASKED_FOR, &words, returns(ALL)));
+                ipv6.extend(compare(ND_TARGET, &words, returns(ALL)));
             }
         }
     }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn only_packets_about_an_address_pass() {
         use super::super::packet::{arp_probe, solicitation};
-        let asked = |count: u8| -> Vec<IpAddr> {
+        let addresses = |count: u8| -> Vec<IpAddr> {
             (1..=count)
                 .flat_map(|it| [format!("10.0.0.{it}"), format!("fd00::{it}")])
                 .map(|text| text.parse().expect("an address"))
@@ -170,7 +170,7 @@ mod tests {
         let arp = |last| arp_probe([10, 0, 0, last].into(), [2, 0, 0, 0, 0, 1]);
         let nd = |last: u16| solicitation([0xfd00, 0, 0, 0, 0, 0, 0, last].into());
         for count in [0, 1, 2, 40] {
-            let program = program(&asked(count));
+            let program = program(&addresses(count));
             for number in [1, 2, 3, 40, 41] {
                 let concerns = number <= count;
                 assert_eq!(passes(&program, 0, ARP, &arp(number)), concerns);
@@ -188,9 +188,9 @@ mod tests {
                     assert!(!passes(&program, 0, IPV6, &udp));
                     assert!(!passes(&program, 0, 0x0800, &nd(number.into())));
                 }
-                let mut said = arp(41);
-                said[SENDER..SENDER + 4].copy_from_slice(&[10, 0, 0, number]);
-                assert_eq!(passes(&program, 0, ARP, &said), concerns);
+                let mut packet = arp(41);
+                packet[SENDER..SENDER + 4].copy_from_slice(&[10, 0, 0, number]);
+                assert_eq!(passes(&program, 0, ARP, &packet), concerns);
             }
             assert!(!passes(&program, 0, ARP, &[0; 20]));
         }

@@ -30,7 +30,7 @@ pub(super) const TARGET: usize = 24;
 pub(super) const NEXT_HEADER: usize = 6;
 const SOURCE: usize = 8;
 pub(super) const TYPE: usize = 40;
-pub(super) const ASKED_FOR: usize = 48;
+pub(super) const ND_TARGET: usize = 48;
 const END: usize = 64;
 
 /// Returns an ARP probe: a request with the sender 0.0.0.0, so that no host learns an address from it (RFC 5227,
@@ -135,7 +135,7 @@ fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Claim> {
         _ => return None,
     };
     Some(Claim {
-        address: address(ASKED_FOR)?,
+        address: address(ND_TARGET)?,
         by: HardwareAddress(from.to_vec()),
         sign,
     })
@@ -188,43 +188,47 @@ mod tests {
     #[test]
     fn arp_packets() {
         let probe = arp_probe(Ipv4Addr::new(10, 0, 0, 5), OTHER);
-        let said = |packet: &[u8]| read(ARP, packet, &OTHER).map(|it| (it.address, it.sign));
-        assert_eq!(said(&probe), Some((ip("10.0.0.5"), Sign::Probes)));
+        let claim_of = |packet: &[u8]| read(ARP, packet, &OTHER).map(|it| (it.address, it.sign));
+        assert_eq!(claim_of(&probe), Some((ip("10.0.0.5"), Sign::Probes)));
         let by = read(ARP, &probe, &[]).expect("a probe").by;
         assert_eq!(by.0, OTHER);
         let mut answer = probe.clone();
         answer[7] = 2;
-        assert_eq!(said(&answer), None, "an answer of nobody");
+        assert_eq!(claim_of(&answer), None, "an answer of nobody");
         answer[SENDER..SENDER + 4].copy_from_slice(&[10, 0, 0, 5]);
-        assert_eq!(said(&answer), Some((ip("10.0.0.5"), Sign::Has)));
+        assert_eq!(claim_of(&answer), Some((ip("10.0.0.5"), Sign::Has)));
         let mut request = probe.clone();
         request[SENDER..SENDER + 4].copy_from_slice(&[10, 0, 0, 7]);
-        assert_eq!(said(&request), Some((ip("10.0.0.7"), Sign::Has)));
+        assert_eq!(claim_of(&request), Some((ip("10.0.0.7"), Sign::Has)));
         for length in 0..probe.len() {
-            assert_eq!(said(&probe[..length]), None);
+            assert_eq!(claim_of(&probe[..length]), None);
         }
         request[4] = 20;
-        assert_eq!(said(&request), None, "InfiniBand's");
+        assert_eq!(claim_of(&request), None, "InfiniBand's");
     }
 
     #[test]
     fn neighbour_messages() {
-        let asked = solicitation("fd00::5".parse().expect("an address"));
-        let said = |packet: &[u8]| read(IPV6, packet, &OTHER).map(|it| (it.address, it.sign));
-        assert_eq!(said(&asked), Some((ip("fd00::5"), Sign::Probes)));
-        for length in 0..asked.len() {
-            assert_eq!(said(&asked[..length]), None);
+        let probe = solicitation("fd00::5".parse().expect("an address"));
+        let claim_of = |packet: &[u8]| read(IPV6, packet, &OTHER).map(|it| (it.address, it.sign));
+        assert_eq!(claim_of(&probe), Some((ip("fd00::5"), Sign::Probes)));
+        for length in 0..probe.len() {
+            assert_eq!(claim_of(&probe[..length]), None);
         }
         let change = |at: usize, value: u8| {
-            let mut packet = asked.clone();
+            let mut packet = probe.clone();
             packet[at] = value;
             packet
         };
         let answer = change(TYPE, ADVERTISEMENT);
-        assert_eq!(said(&answer), Some((ip("fd00::5"), Sign::Has)));
-        assert_eq!(said(&change(SOURCE, 0xfd)), None, "resolution");
-        assert_eq!(said(&change(NEXT_HEADER + 1, 64)), None, "came by a router");
-        assert_eq!(said(&change(NEXT_HEADER, 17)), None, "UDP");
-        assert_eq!(said(&change(TYPE, 134)), None, "a router advertisement");
+        assert_eq!(claim_of(&answer), Some((ip("fd00::5"), Sign::Has)));
+        assert_eq!(claim_of(&change(SOURCE, 0xfd)), None, "resolution");
+        assert_eq!(
+            claim_of(&change(NEXT_HEADER + 1, 64)),
+            None,
+            "came by a router"
+        );
+        assert_eq!(claim_of(&change(NEXT_HEADER, 17)), None, "UDP");
+        assert_eq!(claim_of(&change(TYPE, 134)), None, "a router advertisement");
     }
 }

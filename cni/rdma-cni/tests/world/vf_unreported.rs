@@ -25,7 +25,7 @@ fn node(kinds: &[VfSettingKind]) -> Node {
     };
     node.change(None, &set);
     node.kernel
-        .with(|world| world.untold_of_vfs = kinds.to_vec());
+        .with(|world| world.unreported_of_vfs = kinds.to_vec());
     node
 }
 
