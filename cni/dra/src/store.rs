@@ -189,7 +189,7 @@ impl Claims {
         let (records, failed) = self.all();
         let due = records
             .into_iter()
-            .filter_map(|it| followed(it, boot_id, &inventory));
+            .filter_map(|it| followed(it, boot_id, |nic| present(nic, &inventory)));
         let due: Vec<String> = due.map(|it| it.claim.uid).collect();
         let mut check = Check {
             changed: vec![],
@@ -203,7 +203,8 @@ impl Claims {
         let inventory = observe()?;
         for uid in due {
             let followed = self.read(&uid).and_then(|record| {
-                let followed = record.and_then(|it| followed(it, boot_id, &inventory));
+                let now = |nic: &GrantedDevice| present(nic, &inventory);
+                let followed = record.and_then(|it| followed(it, boot_id, now));
                 followed.iter().try_for_each(|it| self.put(it))?;
                 Ok(followed)
             });
@@ -213,6 +214,43 @@ impl Claims {
             }
         }
         Ok(check)
+    }
+
+    /// Updates the records and CDI specifications of claims like [`Self::check`], but only of claims with a NIC that has
+    /// just moved. `moved` returns the present character devices of such a NIC, and `None` for another NIC. Returns the
+    /// changed records.
+    ///
+    /// # Errors
+    /// A file of such a claim cannot be read or written.
+    pub fn follow(
+        &self,
+        boot_id: &str,
+        moved: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
+    ) -> Result<Vec<Record>, FileError> {
+        let followed = |record: Record| {
+            record
+                .nics()
+                .any(|nic| moved(nic).is_some())
+                .then_some(())?;
+            let absent = record.absent.clone();
+            let recorded = |nic: &GrantedDevice| {
+                let is_present = !absent.contains(&nic.address);
+                is_present.then(|| nic.char_devices.clone())
+            };
+            followed(record, boot_id, |nic| moved(nic).or_else(|| recorded(nic)))
+        };
+        let due: Vec<Record> = self.all().0.into_iter().filter_map(followed).collect();
+        if due.is_empty() {
+            return Ok(vec![]);
+        }
+        let _lock = self.lock()?;
+        let mut changed = vec![];
+        for Record { claim, .. } in due {
+            let record = self.read(&claim.uid)?.and_then(followed);
+            record.iter().try_for_each(|it| self.put(it))?;
+            changed.extend(record);
+        }
+        Ok(changed)
     }
 
     /// Returns the records of the claims that the daemon prepared for the pod with the UID `uid`. Also returns the
@@ -384,14 +422,18 @@ impl Claims {
 /// Suffix of the file name of a record that could not be read.
 const ASIDE: &str = "corrupt";
 
-/// Returns `record` with the state of its NICs in `inventory`. Returns `None` if no file needs a change in the boot
-/// `boot_id`.
-fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {
+/// Returns `record` with the present character devices of its NICs, which `now` returns. Returns `None` if no file needs
+/// a change in the boot `boot_id`.
+fn followed(
+    record: Record,
+    boot_id: &str,
+    now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
+) -> Option<Record> {
     if record.boot_id != boot_id || !record.is_begun() {
         return None;
     }
     let mut followed = record.clone();
-    followed.follow(|nic| present(nic, inventory));
+    followed.follow(now);
     (followed != record || !has_specification(&followed)).then_some(followed)
 }
 

@@ -5,7 +5,7 @@
 //! A container gets a device by CDI name or by path. For a CDI name, this module updates the CDI entry before the
 //! container starts. For a path, the answer to Allocate is final: ADD fails if the path now leads to another device.
 
-use crate::apply;
+use crate::{apply, claims};
 use attachments::{Attachment, Rail};
 use rdma_netns::{CharDevice, Observed, RdmaDevice};
 use rdma_resources::{Cdi, CharNode, FileError, Published};
@@ -87,7 +87,7 @@ fn log_failures(failed: &[Failed]) {
     }
 }
 
-/// Updates the CDI entries of the attachment's RDMA devices. With `need`, also creates missing entries that containers
+/// Updates the CDI entries of the attachment's RDMA devices, and the specifications of claims. With `need`, also creates missing entries that containers
 /// use. After an error, continues with the other entries.
 fn follow(
     state_dir: &Path,
@@ -106,6 +106,16 @@ fn follow(
     let Some((first, device)) = present.first() else {
         return vec![];
     };
+    let mut all = vec![];
+    let moved: Vec<&RdmaDevice> = present.iter().map(|(_, device)| *device).collect();
+    if let Err(source) = claims::follow(state_dir, &moved, observed) {
+        // containers get a claim's device by its CDI name
+        all.push(Failed {
+            rdma: device.name.clone(),
+            by_name: true,
+            source,
+        });
+    }
     let failed = |rail: &Rail, device: &RdmaDevice, source| Failed {
         rdma: device.name.clone(),
         by_name: by_name(rail),
@@ -113,13 +123,15 @@ fn follow(
     };
     let directory = match Published::read(state_dir) {
         Ok(published) => published.and_then(|it| it.cdi_dir),
-        Err(source) => return vec![failed(first, device, source)],
+        Err(source) => {
+            all.push(failed(first, device, source));
+            return all;
+        }
     };
     let Some(directory) = directory else {
-        return vec![];
+        return all;
     };
     let cdi = Cdi::new(&directory, state_dir);
-    let mut all = vec![];
     for (rail, device) in present {
         let Some(address) = &device.parent else {
             continue;

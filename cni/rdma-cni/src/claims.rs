@@ -14,7 +14,7 @@ use plan::{
     select::Choice,
 };
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
-use rdma_resources::{CharNode, container::LibraryFile, grant::GrantedDevice};
+use rdma_resources::{CharNode, FileError, container::LibraryFile, grant::GrantedDevice};
 use serde::Serialize;
 use serde_json::json;
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
@@ -225,6 +225,27 @@ pub fn left(state_dir: &Path, container: &str) {
             "sandbox {container}: {error}; its claims keep their CDI specifications until their last pod ends"
         );
     }
+}
+
+/// Updates the CDI specifications of all claims whose containers may have one of the RDMA devices `moved`, which have
+/// just moved. [`joined`] updates only claims by which kubelet allocated the attachment's devices. With Multus, an
+/// attachment names its device itself.
+pub fn follow(
+    state_dir: &Path,
+    moved: &[&RdmaDevice],
+    observed: &Observed,
+) -> Result<(), FileError> {
+    let changed = Claims::new(state_dir).follow(&observed.boot_id, |nic| {
+        let device = rdma(nic, observed)?;
+        moved.contains(&device).then(|| nodes(nic, observed))?
+    })?;
+    for record in changed {
+        log::info!(
+            "claim {}: its CDI specification has the present numbers",
+            record.claim.uid
+        );
+    }
+    Ok(())
 }
 
 /// Returns the character devices of the RDMA device of `nic`.

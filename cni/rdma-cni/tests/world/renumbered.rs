@@ -2,6 +2,7 @@
 //! Tests of moves that give an RDMA device other character devices than kubelet promised to the container.
 
 use crate::{
+    claims,
     guids::{FUNCTION, GUID, world},
     kubelet::{Cluster, every, record},
     node::Pod,
@@ -272,4 +273,20 @@ fn a_path_that_has_another_number_since_a_boot_is_no_reason() {
     let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
     cluster.add(&pod, &config).must_succeed();
     cluster.del(&pod, &config).must_succeed();
+}
+
+/// With Multus, the chain does not attach the claim's devices, so the daemon writes the specification before ADD.
+#[test]
+fn a_specification_follows_a_device_that_the_configuration_names() {
+    let (cluster, mut config, pod) = claims::with_a_hole();
+    claims::prepare(&cluster, &[VF], Sharing::Exclusive, false);
+    let specified = || claims::given(&cluster).expect("a specification");
+    assert_eq!(specified(), ["uverbs2"]);
+    config.as_object_mut().unwrap().remove("devices");
+    config["deviceID"] = VF.into();
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(uverbs(&cluster), "uverbs0");
+    assert_eq!(specified(), ["uverbs0"]);
+    cluster.del(&pod, &config).must_succeed();
+    assert_eq!(specified(), [uverbs(&cluster)]);
 }
