@@ -25,8 +25,8 @@ const WATCHED: Duration = Duration::from_secs(1800);
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
 
-/// Shortest normal duration of a watch. If the API server ends a watch earlier, the reason is not the time limit, and
-/// the publisher pauses before the next watch.
+/// Shortest normal duration of a watch, and shortest normal time between two deletions of the slices. If the API server
+/// ends a watch earlier, the reason is not the time limit. In both cases the publisher pauses before the next watch.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Delay before the next attempt if the API server cannot store the slices.
@@ -55,6 +55,8 @@ pub struct Publisher {
     /// True if the slices have been up to date since the last failure. After the next failure, the publisher then
     /// begins with the shortest delay.
     was_kept: bool,
+    /// Time of the last write.
+    written_at: Option<Instant>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +77,12 @@ enum Failure {
     Ended(String),
     #[error("another client wrote or deleted the ResourceSlices at the same time: {0}")]
     Stale(RequestError),
+    /// The garbage collector does this if the slices' owner, the Node with the UID in the daemon's token, was deleted
+    /// or registered again. Kubelet refreshes the token later.
+    #[error(
+        "another client changes or deletes the ResourceSlices whenever the daemon has written them"
+    )]
+    Contended,
 }
 
 impl Failure {
@@ -109,6 +117,7 @@ impl Publisher {
             without_remarks: false,
             reported: LogOnce::default(),
             was_kept: false,
+            written_at: None,
         }
     }
 
@@ -145,12 +154,14 @@ impl Publisher {
             };
             let line = failure.to_string();
             let was_kept = std::mem::take(&mut self.was_kept);
-            if was_kept {
+            let is_contended = matches!(failure, Failure::Contended);
+            if was_kept && (!is_contended || begun.elapsed() > AGAIN[1]) {
                 wait = AGAIN[0];
             }
             // do not log the first refusal of an outdated resource version, because the next list usually corrects the
-            // version
-            let is_usual = was_kept && matches!(failure, Failure::Stale(_));
+            // version; do not log a second deletion, because kubelet may have started twice
+            let is_first = is_contended && wait == AGAIN[0];
+            let is_usual = was_kept && (is_first || matches!(failure, Failure::Stale(_)));
             self.metrics.slices(Some(is_usual));
             if !is_usual && self.reported.is_news(&line) {
                 log::error!("the node's ResourceSlices are out of date: {line}");
@@ -190,9 +201,11 @@ impl Publisher {
             WATCHED.as_secs()
         );
         let mut watch = api.client.watch(&path).await?;
+        let mut is_foreign = false;
         loop {
             let node = self.node.borrow_and_update().clone();
-            self.settle(&api, &owner, &node, &mut slices).await?;
+            self.settle(&api, &owner, &node, &mut slices, is_foreign)
+                .await?;
             self.was_kept = true;
             self.metrics.slices(Some(true));
             if self.reported.ends() {
@@ -203,10 +216,12 @@ impl Publisher {
                     if changed.is_err() {
                         return Ok(false);
                     }
+                    is_foreign = false;
                 }
                 event = next(&mut watch) => match event? {
                     Some((kind, object)) if !is_too_old(&kind, &object) => {
                         follow(&mut slices, &kind, object)?;
+                        is_foreign = true;
                     }
                     _ => return Ok(true),
                 },
@@ -215,12 +230,14 @@ impl Publisher {
     }
 
     /// If the slices differ from the node's state, writes all of them, and deletes slices that are no longer needed.
+    /// `is_foreign`: an event of the API server may be the reason. Then writes at most once in [`SHORT`].
     async fn settle(
         &mut self,
         api: &Api,
         owner: &Owner,
         node: &Node,
         slices: &mut Slices,
+        is_foreign: bool,
     ) -> Result<(), Failure> {
         let mut devices = ::dra::pool::devices(&self.netdevs.resources(node));
         if self.without_taints {
@@ -236,6 +253,10 @@ impl Publisher {
         if changes.is_empty() {
             return Ok(());
         }
+        if is_foreign && self.written_at.is_some_and(|it| it.elapsed() < SHORT) {
+            return Err(Failure::Contended);
+        }
+        self.written_at = Some(Instant::now());
         for change in &changes {
             let dropped = put(api, change, slices).await;
             let is_refused = |failure: &Failure| {

@@ -19,7 +19,11 @@ use integration::{
 use kubelet_api::dra::NodePrepareResourceResponse;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 pub(super) const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 
@@ -58,6 +62,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     // kubelet deletes the slices at its start
     cluster.kubectl("delete resourceslices --all");
     cluster.until("they are there again", |it| slices(it).0 == expected);
+    are_written_with_pauses(cluster, &expected);
 
     cluster.apply("apply -n default -f -", &template("rdma-vf"));
     let more = json!({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-vf"}]});
@@ -178,6 +183,19 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert_eq!(fs::read_dir(registry).expect("a directory").count(), 0);
     // kubelet deletes the slices of a driver that has been away for a long time
     cluster.kubectl("delete resourceslices --all");
+}
+
+/// The garbage collector deletes the slices again and again if their owner, the Node object, is gone. The daemon then
+/// pauses longer and longer: 0, 0.25, 0.5, 1, 2 and 4 s.
+#[track_caller]
+fn are_written_with_pauses(cluster: &mut ControlPlane, expected: &[&str]) {
+    let (end, mut deletions) = (Instant::now() + Duration::from_secs(8), 0);
+    while Instant::now() < end {
+        let output = cluster.kubectl("delete resourceslices --all");
+        deletions += usize::from(output.contains("deleted"));
+    }
+    assert!(deletions <= 8, "the slices were written {deletions} times");
+    cluster.until("they are there at last", |it| slices(it).0 == expected);
 }
 
 /// A restarted container gets its own device after each renumbering. While the device is missing, the container gets
