@@ -39,7 +39,7 @@ mod unnamed;
 
 pub use accelerators::Accelerators;
 pub use answer::Allocation;
-pub use cdi::cdi_entries;
+pub use cdi::{add_granted, cdi_entries};
 pub use environment::Environment;
 pub use grant_check::{Cure, Stale, still_as_granted};
 pub use loss::{Loss, losses};

@@ -7,7 +7,10 @@
 
 use crate::{cli::Arguments, device_info};
 use node_state::{hardware::Hardware, log_once::LogOnce, node::Node};
-use rdma_resources::{Cdi, FileError, Published, limited::boot_id, published::FORMAT};
+use rdma_netns::Inventory;
+use rdma_resources::{
+    Cdi, FileError, Grant, Grants, Published, limited::boot_id, published::FORMAT,
+};
 use std::{path::PathBuf, sync::Arc};
 
 /// Writes the files of the node.
@@ -91,12 +94,17 @@ impl Publisher {
         if !self.has_entries(node) {
             return Ok(());
         }
+        let entries = |inventory: &Inventory| {
+            let mut entries = offer::cdi_entries(&node.offers, inventory);
+            offer::add_granted(&mut entries, &self.grants(), inventory);
+            entries
+        };
         // read the device numbers while the file is locked. If this fails, use the last known numbers.
         let written = self.entries().write(|| match self.hardware.presence() {
-            Ok(now) => offer::cdi_entries(&node.offers, &now),
+            Ok(now) => entries(&now),
             Err(error) => {
                 log::warn!("CDI entries may be outdated: {error}");
-                offer::cdi_entries(&node.offers, &node.inventory)
+                entries(&node.inventory)
             }
         })?;
         if written {
@@ -123,10 +131,16 @@ impl Publisher {
         Cdi::new(&self.cdi_dir, &self.state_dir)
     }
 
+    fn grants(&self) -> Vec<Grant> {
+        Grants::new(&self.state_dir).all()
+    }
+
     /// Returns true if containers get devices by CDI names, or got them before `cdi` was switched off: a restarted
-    /// container uses its old CDI names.
+    /// container uses its old CDI names. After a reboot only the grants show these names, because the CDI directory is
+    /// empty. Without `cdi` the daemon's container may lack the CDI directory.
     fn has_entries(&self, node: &Node) -> bool {
-        node.conf.cdi || self.entries().is_there()
+        let has_names = || self.cdi_dir.is_dir() && self.grants().iter().any(|it| it.cdi);
+        node.conf.cdi || self.entries().is_there() || has_names()
     }
 
     fn report(&mut self, failed: [Option<FileError>; 4]) {

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of preferences, of allocation, and of kubelet's calls before a container's start.
 
-use crate::{FIRST, HCA, Running, SECOND, TWO, ids};
+use crate::{FIRST, HCA, Running, SECOND, TWO, ids, start};
 use integration::{
     Machine,
     kubelet::{
         AllocationRequest,
         pod_resources::{PodResourcesServer, pod},
     },
+    machine::Nic,
     stopwatch::Stopwatch,
+    wait,
 };
+use nix::sys::signal::Signal;
 use rdma_resources::{Cdi, Grants, Published};
-use std::path::Path;
+use std::{collections::BTreeSet, fs, path::Path};
 use tonic::Code;
 
 #[test]
@@ -279,6 +282,89 @@ fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
         let given = &answer.container_responses[0];
         given.cdi_devices.is_empty() && !given.devices.is_empty()
     });
+}
+
+/// Returns the names of the entries in the CDI file of the devices. Returns no names if there is no such file.
+fn cdi_names(machine: &Machine) -> BTreeSet<String> {
+    let file = machine.path("cdi/rdma-device-plugin-rdma.json");
+    let spec = file.exists().then(|| read_json(&file));
+    let entries = spec.iter().filter_map(|it| it["devices"].as_array());
+    let entries = entries.flatten();
+    let names = entries.map(|it| it["name"].as_str().expect("a name").to_owned());
+    names.collect()
+}
+
+/// The runtime resolves the CDI names again when it restarts the container.
+#[test]
+fn a_granted_device_that_leaves_its_resource_keeps_its_cdi_entry() {
+    const THIRD: Nic<'_> = Nic {
+        address: "0000:d8:00.0",
+        rdma: "mlx5_2",
+        netdev: "ens3",
+        numa_node: 1,
+        number: 2,
+    };
+    let with_cdi = TWO.replacen('{', r#"{"cdi":true,"#, 1);
+    let machine = Machine::with(&[FIRST, SECOND, THIRD]);
+    let node = Running::on(machine, &with_cdi)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    let id = ids(&["0"]);
+    node.kubelet.ask_for("rdma/hca", &[&id]).expect("given");
+    // both devices leave, and only the first one is granted
+    let narrowed = r#"{"cdi":true,"resources":[
+        {"name":"rdma/hca","kind":"shared","count":8,"devices":[{"rdma":"mlx5_2"}]}
+    ]}"#;
+    node.machine.configure(narrowed);
+    wait::until("the entries are written", || {
+        cdi_names(&node.machine).contains(THIRD.address)
+    });
+    let expected = [FIRST.address, THIRD.address, "rdma_cm"].map(str::to_owned);
+    assert_eq!(cdi_names(&node.machine), BTreeSet::from(expected));
+    node.kubelet.before_start("rdma/hca", &id).expect("it may");
+    // the entry follows the device
+    node.machine.renumber(&FIRST, FIRST.number, 7);
+    node.daemon.signal(Signal::SIGHUP);
+    let file = node.machine.path("cdi/rdma-device-plugin-rdma.json");
+    wait::until("the entry is right", || {
+        let spec = read_json(&file).to_string();
+        spec.contains("uverbs7") && !spec.contains("uverbs0")
+    });
+}
+
+/// Kubelet's checkpoint keeps the CDI names of containers over a reboot, and the runtime's CDI directory is empty.
+#[test]
+fn cdi_entries_return_after_a_reboot_until_the_ids_are_granted_by_path() {
+    let with_cdi = TWO.replacen('{', r#"{"cdi":true,"#, 1);
+    let Running {
+        daemon,
+        kubelet,
+        machine,
+    } = Running::with(&with_cdi).listed("rdma/nic", 1);
+    let nic = ids(&[SECOND.address]);
+    kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+    daemon.end(Signal::SIGTERM);
+    kubelet.wait_for("rdma/nic", "the stream ends", |it| it.streams == 0);
+    let file = machine.path("cdi/rdma-device-plugin-rdma.json");
+    fs::remove_file(&file).expect("removed");
+    machine.configure(TWO);
+    let node = Running {
+        daemon: start(&machine),
+        kubelet,
+        machine,
+    };
+    let node = node.listed("rdma/nic", 1);
+    assert!(cdi_names(&node.machine).contains(SECOND.address));
+    let published = Published::read(&node.machine.path("state")).expect("read");
+    assert!(published.expect("published").cdi_dir.is_some());
+    node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+    fs::remove_file(&file).expect("removed");
+    node.daemon.signal(Signal::SIGHUP);
+    wait::until("nobody has a CDI name", || {
+        let published = Published::read(&node.machine.path("state")).expect("read");
+        published.expect("published").cdi_dir.is_none()
+    });
+    assert!(!file.exists());
 }
 
 #[test]
