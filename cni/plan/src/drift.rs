@@ -5,18 +5,16 @@
 use super::locate;
 use attachments::{Attachment, Rail, Shared};
 use rdma_netns::{
-    Address, Child, InterfaceName, Link, LinkChange, LinkFlag, NetnsSide, Observed, Op, RdmaMode,
-    Route, VfSetting, link::MAIN_TABLE,
+    Child, InterfaceName, Link, LinkChange, NetnsSide, Observed, Op, RdmaMode, Route, VfSetting,
+    link::MAIN_TABLE,
 };
+use std::fmt::Display;
 
 /// Describes the deviation that `op` would correct.
 pub fn describe(op: &Op, observed: &Observed) -> String {
     match op {
         Op::MoveRdma { device, .. } => format!("RDMA device {device} is not in the pod"),
         Op::RenameRdma { device, name, .. } => format!("RDMA device {name} is called {device} now"),
-        Op::DeleteSubDevice { device, .. } => {
-            format!("the sub-device {device} exists, and must be deleted")
-        }
         Op::MoveLink { link, name, .. } => {
             format!("{link} is on the host, not in the pod as {name}")
         }
@@ -26,13 +24,7 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             ..
         } => format!("{name} is not in the pod"),
         Op::AddChild { parent, .. } => format!("the pod's child of {parent} is missing"),
-        Op::RemoveGroup { group } => {
-            format!("netdevs of group {group} are still in the pod, and must be removed")
-        }
         Op::Link { at, link, change } => describe_change(change, (*at, link), observed),
-        Op::SetDeviceSetting { link, key, .. } => {
-            format!("{key} of {link} differs from its record")
-        }
         Op::SetVf {
             pf,
             number,
@@ -44,9 +36,7 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
         Op::RebindDriver { device, .. } => {
             format!("{device} has not adopted its configured GUIDs")
         }
-        Op::BindDriver { device, driver } => format!("{driver} is not bound to {device}"),
         Op::AddRule { rule, .. } => format!("the rule \"{rule}\" is gone"),
-        Op::RemoveRule { rule, .. } => format!("the rule \"{rule}\" exists, and must be removed"),
         Op::AddPnet { entry, .. } => {
             let port = entry
                 .rdma
@@ -55,14 +45,18 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             let what = entry.netdev.clone().or(port).unwrap_or_default();
             format!("{what} has lost its pnet id {}", entry.name)
         }
-        Op::RemovePnet { id, .. } => format!("pnet id {id} exists, and must be removed"),
         Op::AddUeid { ueid } => format!("the kernel does not know the user EID {ueid} any more"),
-        Op::RemoveUeid { ueid } => format!("user EID {ueid} exists, and must be removed"),
         Op::SetMaxLinks { links } => {
             format!("net.smc.smcr_max_links_per_lgr of the pod is not {links}")
         }
         Op::SetTcp2Smc { on } => format!("net.smc.tcp2smc is {}", u8::from(!on)),
+        // an attachment's plan has no such operation
+        op => missing(op),
     }
+}
+
+fn missing(change: impl Display) -> String {
+    format!("this change is missing: {change}")
 }
 
 fn describe_change(
@@ -72,10 +66,6 @@ fn describe_change(
 ) -> String {
     let present = observed.at(at).and_then(|namespace| namespace.link(link));
     match change {
-        LinkChange::Remove => match at {
-            NetnsSide::Host => format!("{link} is still on the host, and must be removed"),
-            NetnsSide::Pod => format!("{link} is still in the pod, and must be removed"),
-        },
         LinkChange::Rename(name) => format!("{name} is called {link} now"),
         LinkChange::Up(up) => format!("{link} is {}", if *up { "down" } else { "up" }),
         LinkChange::Mtu(mtu) => match present {
@@ -83,32 +73,11 @@ fn describe_change(
             None => format!("the MTU of {link} is not {mtu}"),
         },
         LinkChange::Mac(mac) => format!("the hardware address of {link} is not {mac}"),
-        LinkChange::Broadcast(mac) => format!("the broadcast address of {link} is not {mac}"),
-        LinkChange::TxQueueLen(packets) => {
-            format!("the transmit queue of {link} is not {packets} packets long")
-        }
-        LinkChange::Setting(setting, value) => {
-            format!("the setting {setting:?} of {link} is not {value}")
-        }
         LinkChange::IpoibMode(mode) => format!("IPoIB of {link} is not in {} mode", mode.name()),
         LinkChange::Umcast(on) => {
             format!("umcast of {link} is {}", if *on { "off" } else { "on" })
         }
-        LinkChange::Flag(flag, on) => {
-            let flag = match flag {
-                LinkFlag::Promisc => "promiscuous mode",
-                LinkFlag::AllMulti => "reception of all multicast",
-                LinkFlag::Multicast => "multicast",
-                LinkFlag::NoArp => "NOARP",
-                flag => &flag.to_string(),
-            };
-            format!("{flag} of {link} is {}", if *on { "off" } else { "on" })
-        }
         LinkChange::Alias(_) => format!("{link} has another alias"),
-        LinkChange::AltName { name, present } => {
-            let verb = if *present { "has lost" } else { "has got" };
-            format!("{link} {verb} the alternative name {name}")
-        }
         LinkChange::Sysctl { key, value } => {
             let (family, key_name) = key.split_once('/').unwrap_or(("", key));
             let setting = format!("net.{family}.conf.{link}.{key_name}");
@@ -137,9 +106,6 @@ fn describe_change(
                 }
             }
         }
-        LinkChange::RemoveAddress(Address { ip, prefix, .. }) => {
-            format!("{link} has got the address {ip}/{prefix}")
-        }
         LinkChange::AddRoute(route) => {
             let to = format!("{}/{}", route.destination, route.prefix);
             let mut routes = present.iter().flat_map(|link| &link.routes);
@@ -149,15 +115,7 @@ fn describe_change(
                 (false, table) => format!("{link} has lost its route to {to} in table {table}"),
             }
         }
-        LinkChange::RemoveRoute(route) => {
-            format!(
-                "{link} has got a route to {}/{}",
-                route.destination, route.prefix
-            )
-        }
-        LinkChange::Announce(address) => {
-            format!("{link} has not announced {address} to its neighbours")
-        }
+        change => missing(Op::link(at, link, change.clone())),
     }
 }
 
