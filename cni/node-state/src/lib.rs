@@ -15,4 +15,5 @@ pub mod lldp;
 pub mod log_once;
 pub mod node;
 pub mod notices;
+mod sources;
 pub mod watch;

@@ -5,6 +5,7 @@
 use crate::{
     log_once::LogOnce,
     node::{Node, Signal},
+    sources::{readable, register},
     watch::{Watch, until},
 };
 use ::lldp::{Listener, Neighbour, Switches, Table, neighbours};
@@ -12,13 +13,12 @@ use cni_protocol::state_file;
 use daemon_conf::Lldp;
 use rdma_netns::Inventory;
 use std::{
-    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::unix::AsyncFd,
     sync::{mpsc, watch},
 };
 
@@ -116,13 +116,12 @@ impl Source {
         match self {
             Self::Off => {}
             Self::File(file) => file.watch.changed().await,
-            Self::Listen(listener) => match listener.readable_mut().await {
-                Ok(mut guard) => guard.clear_ready(),
-                Err(error) => {
+            Self::Listen(listener) => {
+                if let Err(error) = readable(Some(listener)).await {
                     log::error!("cannot wait for LLDP frames: {error}");
                     std::future::pending().await
                 }
-            },
+            }
         }
     }
 
@@ -198,10 +197,4 @@ fn log_changes(before: &Switches, now: &Switches) {
             log::info!("{}: the switch is no longer known", seen.netdev);
         }
     }
-}
-
-fn register(listener: Listener) -> io::Result<AsyncFd<Listener>> {
-    // SAFETY: a listener owns its descriptor, which stays open and unchanged as long as the listener exists.
-    let registered = unsafe { AsyncFd::register_with_interest(listener, Interest::READABLE) };
-    Ok(registered?)
 }

@@ -13,8 +13,10 @@ use daemon_conf::{
 use log::LevelFilter;
 use smcr::readout::{self, Target};
 use std::{
+    io::Write,
     net::{AddrParseError, SocketAddr},
     path::PathBuf,
+    process::ExitCode,
     time::Duration,
 };
 
@@ -199,13 +201,16 @@ pub struct Smc {
     state_dir: PathBuf,
 }
 
-impl From<&Smc> for readout::Arguments {
-    fn from(smc: &Smc) -> Self {
-        Self {
-            target: smc.target.clone().unwrap_or(Target::Own),
-            json: smc.json,
-            state_dir: smc.state_dir.clone(),
-        }
+impl Smc {
+    /// Runs the command.
+    pub fn run(&self, output: &mut dyn Write, errors: &mut dyn Write) -> ExitCode {
+        readout::run(
+            self.target.as_ref(),
+            self.json,
+            &self.state_dir,
+            output,
+            errors,
+        )
     }
 }
 

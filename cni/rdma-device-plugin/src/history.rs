@@ -3,13 +3,11 @@
 //! only, has a limited size, and begins with the daemon's start.
 
 use conf_reader::one_line;
-use log::{Level, Log, Metadata, Record};
 use node_state::node::Node;
 use parking_lot::Mutex;
 use rdma_netns::DeviceAddress;
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt,
     sync::Arc,
     time::SystemTime,
 };
@@ -182,44 +180,6 @@ fn cut(text: &str) -> String {
         cut.push('…');
     }
     cut
-}
-
-/// Logger that also records errors and warnings in a [`History`].
-pub struct Recorder<L> {
-    log: L,
-    history: History,
-}
-
-impl<L> Recorder<L> {
-    /// Returns a logger that passes lines to `log`, and records errors and warnings in `history`.
-    pub fn new(log: L, history: History) -> Self {
-        Self { log, history }
-    }
-}
-
-impl<L: Log> Log for Recorder<L> {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.log.enabled(metadata)
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        if record.level() <= Level::Warn && self.log.enabled(record.metadata()) {
-            let text = record.args().to_string();
-            let is_error = record.level() == Level::Error;
-            self.history.line(is_error, &text, SystemTime::now());
-        }
-        self.log.log(record);
-    }
-
-    fn flush(&self) {
-        self.log.flush();
-    }
-}
-
-impl<L> fmt::Debug for Recorder<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Recorder")
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's log on standard error. Of other projects' crates it has only errors.
 
-use crate::history::{History, Recorder};
+use crate::history::History;
 use cni_protocol::logging::line;
-use log::LevelFilter;
-use std::io::Write as _;
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use std::{io::Write as _, time::SystemTime};
 
 /// This project's crates that can write log lines in the daemon.
 const CRATES: [&str; 10] = [
@@ -20,6 +20,31 @@ const CRATES: [&str; 10] = [
     "smcr",
 ];
 
+/// Logger that also records errors and warnings in a [`History`].
+struct Recorder {
+    log: env_logger::Logger,
+    history: History,
+}
+
+impl Log for Recorder {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.log.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if record.level() <= Level::Warn && self.log.enabled(record.metadata()) {
+            let text = record.args().to_string();
+            let is_error = record.level() == Level::Error;
+            self.history.line(is_error, &text, SystemTime::now());
+        }
+        self.log.log(record);
+    }
+
+    fn flush(&self) {
+        self.log.flush();
+    }
+}
+
 /// Starts logging, once for each process. `history` also gets errors and warnings.
 pub fn start(level: LevelFilter, history: History) {
     let mut log = env_logger::Builder::new();
@@ -34,7 +59,7 @@ pub fn start(level: LevelFilter, history: History) {
     let log = log.build();
     log::set_max_level(log.filter());
     // cannot fail: this program sets no other logger
-    let _ = log::set_boxed_logger(Box::new(Recorder::new(log, history)));
+    let _ = log::set_boxed_logger(Box::new(Recorder { log, history }));
 }
 
 #[cfg(test)]

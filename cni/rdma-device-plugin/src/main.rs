@@ -48,9 +48,7 @@ fn main() -> ExitCode {
             let installed = record.map(|it| it.map(Installed::from).unwrap_or_default());
             return doctor::run(arguments, installed, ping, &mut stdout(), &mut stderr());
         }
-        Some(Command::Smc(arguments)) => {
-            return smcr::readout::run(&arguments.into(), &mut stdout(), &mut stderr());
-        }
+        Some(Command::Smc(smc)) => return smc.run(&mut stdout(), &mut stderr()),
         Some(Command::Ping(arguments)) => {
             return rdma_ping::run(arguments, &mut stdout(), &mut stderr());
         }

@@ -26,7 +26,6 @@ mod node;
 mod observe;
 pub mod ports;
 mod records;
-mod sources;
 pub mod unreachable;
 mod watch;
 

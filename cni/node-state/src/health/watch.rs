@@ -9,10 +9,13 @@ use super::{
     observe::Pods,
     ports,
     records::{self, listen, listen_to_networks},
-    sources::{covers_pods, readable, register},
     unreachable::{Unreachable, others},
 };
-use crate::{node::Node, watch::until};
+use crate::{
+    node::Node,
+    sources::{covers_pods, readable, register},
+    watch::until,
+};
 use attachments::{Store, pods};
 use daemon_conf::Conf;
 use inotify::Inotify;

@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options of `rdma-device-plugin smc`. `rdma-device-plugin` parses the command line, and passes the options to this
-//! crate.
+//! The network namespace in the command line of `rdma-device-plugin smc`.
 
 use std::{path::PathBuf, str::FromStr};
-
-/// Options of `smc`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arguments {
-    /// Network namespace whose SMC-R state is printed.
-    pub target: Target,
-    /// True if the output is JSON.
-    pub json: bool,
-    /// Directory with the records of pods.
-    pub state_dir: PathBuf,
-}
 
 /// A network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The namespace of this program.
-    Own,
     /// Path of a namespace's file.
     Path(PathBuf),
     /// Name below `/run/netns`.

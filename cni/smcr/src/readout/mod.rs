@@ -6,13 +6,14 @@ mod arguments;
 mod table;
 mod target;
 
-pub use arguments::{Arguments, Target};
+pub use arguments::Target;
 
 use attachments::pods::netns::PodNetnsError;
 use rdma_netns::{ObserveError, OpenPodError, smc};
 use serde_json::json;
 use std::{
     io::{self, Write},
+    path::Path,
     process::ExitCode,
 };
 
@@ -36,10 +37,17 @@ enum Failure {
     Output(#[from] io::Error),
 }
 
-/// Writes the state of the namespace in `arguments` to `output`. On failure, writes one sentence to `errors` and
-/// returns exit code 1.
-pub fn run(arguments: &Arguments, output: &mut dyn Write, errors: &mut dyn Write) -> ExitCode {
-    match show(arguments, output) {
+/// Writes the state of the namespace `target` to `output`, as JSON if `json` is true. Without `target`, writes the state
+/// of this program's namespace. `state_dir` contains the records of pods. On failure, writes one sentence to `errors`
+/// and returns exit code 1.
+pub fn run(
+    target: Option<&Target>,
+    json: bool,
+    state_dir: &Path,
+    output: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> ExitCode {
+    match show(target, json, state_dir, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(errors, "rdma-device-plugin smc: {error}");
@@ -48,10 +56,15 @@ pub fn run(arguments: &Arguments, output: &mut dyn Write, errors: &mut dyn Write
     }
 }
 
-fn show(arguments: &Arguments, output: &mut dyn Write) -> Result<(), Failure> {
-    let netns = target::open(arguments)?;
+fn show(
+    target: Option<&Target>,
+    json: bool,
+    state_dir: &Path,
+    output: &mut dyn Write,
+) -> Result<(), Failure> {
+    let netns = target::open(target, state_dir)?;
     let overview = smc::overview(&netns)?.ok_or(Failure::NoSmc)?;
-    let text = match arguments.json {
+    let text = match json {
         true => format!("{:#}\n", json!(overview)),
         false => table::of(&overview),
     };
@@ -65,13 +78,10 @@ mod tests {
 
     #[test]
     fn a_namespace_that_is_not_there_is_one_sentence() {
-        let arguments = Arguments {
-            target: Target::Name("no-such-namespace".to_owned()),
-            json: false,
-            state_dir: "/nowhere".into(),
-        };
+        let target = Target::Name("no-such-namespace".to_owned());
         let (mut output, mut errors) = (vec![], vec![]);
-        let code = run(&arguments, &mut output, &mut errors);
+        let state_dir = Path::new("/nowhere");
+        let code = run(Some(&target), false, state_dir, &mut output, &mut errors);
         assert_eq!((code, output), (ExitCode::FAILURE, vec![]));
         assert_eq!(
             String::from_utf8(errors).expect("UTF-8"),

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opens the requested network namespace.
 
-use super::{
-    Failure,
-    arguments::{Arguments, Target},
-};
+use super::{Failure, Target};
 use attachments::{Store, pods::netns};
 use rdma_netns::{OpenPodError, netns::Netns};
 use std::path::Path;
@@ -13,12 +10,12 @@ use std::path::Path;
 /// is a link to the first.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-pub(super) fn open(arguments: &Arguments) -> Result<Netns, Failure> {
-    match &arguments.target {
-        Target::Own => Netns::current().map_err(Failure::Own),
-        Target::Path(path) => Ok(Netns::open(path)?),
-        Target::Name(name) => named(name),
-        Target::Pod(pod) => Ok(netns::open(pod, &Store::new(&arguments.state_dir))?.netns),
+pub(super) fn open(target: Option<&Target>, state_dir: &Path) -> Result<Netns, Failure> {
+    match target {
+        None => Netns::current().map_err(Failure::Own),
+        Some(Target::Path(path)) => Ok(Netns::open(path)?),
+        Some(Target::Name(name)) => named(name),
+        Some(Target::Pod(pod)) => Ok(netns::open(pod, &Store::new(state_dir))?.netns),
     }
 }
 
@@ -35,17 +32,12 @@ fn named(name: &str) -> Result<Netns, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     #[test]
     fn a_file_that_is_no_namespace_is_reported() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let arguments = Arguments {
-            target: Target::Path(file.path().to_owned()),
-            json: false,
-            state_dir: PathBuf::new(),
-        };
-        let error = open(&arguments).expect_err("no namespace");
+        let target = Target::Path(file.path().to_owned());
+        let error = open(Some(&target), Path::new("")).expect_err("no namespace");
         assert!(
             error.to_string().ends_with("is no network namespace"),
             "{error}"

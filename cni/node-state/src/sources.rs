@@ -9,7 +9,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 ///
 /// # Errors
 /// tokio cannot wait for the source. The caller must drop the source, because each later call fails too.
-pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) -> io::Result<()> {
+pub(crate) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) -> io::Result<()> {
     match source {
         Some(source) => {
             // mark as not readable: the caller reads all data now, or reads the rest at the next event
@@ -20,13 +20,13 @@ pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) -> io:
     }
 }
 
-pub(super) fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
+pub(crate) fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: each source owns one descriptor, which stays open and unchanged for the source's whole life.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
 }
 
 /// Returns true if the daemon gets the kernel's events of pods' netdevs.
-pub(super) fn covers_pods(monitor: Option<&Monitor>) -> bool {
+pub(crate) fn covers_pods(monitor: Option<&Monitor>) -> bool {
     monitor.is_some_and(|monitor| monitor.losses().is_empty())
 }
