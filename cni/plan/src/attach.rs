@@ -16,18 +16,13 @@ use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, O
 /// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): the kernel removes IPv6 from a netdev with a smaller MTU.
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// Returns the operations that are still necessary to give the pod every rail in its `desired` state, rail by rail.
+/// Returns the operations that are still necessary to give the pod every rail with its assigned state, rail by rail.
 /// Operations for the pod's other interfaces precede them. Otherwise replies from these interfaces could leave through
 /// a rail.
-pub fn attach(
-    attachment: &Attachment,
-    observed: &Observed,
-    desired: &[DesiredLink],
-) -> Result<Vec<Op>, Obstacle> {
+pub fn attach(attachment: &Attachment, observed: &Observed) -> Result<Vec<Op>, Obstacle> {
     let mut ops = other_interfaces::attach_other_interfaces(attachment, observed);
-    for (index, rail) in attachment.rails.iter().enumerate() {
-        let desired = desired.get(index);
-        for op in attach_rail(attachment, rail, observed, desired)? {
+    for rail in &attachment.rails {
+        for op in attach_rail(attachment, rail, observed, &rail.assigned)? {
             // several ports of one RDMA device need only one move
             if !ops.contains(&op) {
                 ops.push(op);
@@ -37,12 +32,12 @@ pub fn attach(
     Ok(ops)
 }
 
-/// Returns the operations that are still necessary for one rail.
+/// Returns the operations that are still necessary to give the pod one rail in its `desired` state.
 pub fn attach_rail(
     attachment: &Attachment,
     rail: &Rail,
     observed: &Observed,
-    desired: Option<&DesiredLink>,
+    desired: &DesiredLink,
 ) -> Result<Vec<Op>, Obstacle> {
     let mut ops = vec![];
     if let Some(host_link) = &rail.host_link
@@ -68,7 +63,7 @@ pub fn attach_rail(
         (None, Some(shared)) => share(attachment, rail, shared, observed, desired, &mut ops)?,
         (None, None) => {}
     }
-    let rules = desired.iter().flat_map(|desired| &desired.rules);
+    let rules = desired.rules.iter();
     let is_missing = |rule: &&_| {
         let pod = observed.pod.as_ref();
         !pod.is_some_and(|pod| pod.rules.contains(rule))
@@ -196,7 +191,7 @@ fn share(
     rail: &Rail,
     shared: &Shared,
     observed: &Observed,
-    desired: Option<&DesiredLink>,
+    desired: &DesiredLink,
     ops: &mut Vec<Op>,
 ) -> Result<(), Obstacle> {
     let mtu = attachment.mtu.unwrap_or(shared.parent_mtu);
@@ -292,10 +287,10 @@ fn configure(
     rail: &Rail,
     mut draft: LinkPlanner<'_>,
     Medium { origin, mtu, ipoib }: Medium<'_>,
-    desired: Option<&DesiredLink>,
+    desired: &DesiredLink,
 ) -> Result<(), Obstacle> {
     let has_room = mtu.limit() >= IPV6_MIN_MTU;
-    let mut addresses = desired.iter().flat_map(|desired| &desired.addresses);
+    let mut addresses = desired.addresses.iter();
     if addresses.any(|address| address.ip.is_ipv6()) {
         if !has_room {
             let (link, mtu) = (origin.name.clone(), mtu.limit());
@@ -335,8 +330,8 @@ fn configure(
         draft.sysctl("ipv4/arp_announce", 2);
     }
     draft.up(true);
-    draft.addresses(desired.iter().flat_map(|desired| &desired.addresses));
-    for route in desired.iter().flat_map(|desired| &desired.routes) {
+    draft.addresses(desired.addresses.iter());
+    for route in &desired.routes {
         draft.route(route);
     }
     Ok(())

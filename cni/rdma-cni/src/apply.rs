@@ -11,7 +11,7 @@ pub use outcome::{GivenUp, Incomplete, Restored};
 pub use restore::restore;
 
 use crate::open_connections;
-use attachments::{Attachment, DesiredLink};
+use attachments::Attachment;
 use nix::libc;
 use plan::{self, Obstacle};
 use rdma_netns::{
@@ -130,20 +130,18 @@ fn no_gid(is_full: bool, is_shared: bool) -> &'static str {
     }
 }
 
-/// Attaches every rail to the pod and sets the `desired` addresses and routes. `observed` is the present state. Returns
+/// Attaches every rail to the pod and sets its assigned addresses and routes. `observed` is the present state. Returns
 /// the state after the last change.
 pub fn attach<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
     attachment: &Attachment,
-    desired: &[DesiredLink],
     observed: Observed,
 ) -> Result<Observed, ApplyError> {
     let mut attached = Attached {
         kernel,
         pod,
         attachment,
-        desired,
         observed: Some(observed),
         rebinds: false,
         retry: busy::Retry::default(),
@@ -157,7 +155,6 @@ struct Attached<'a, K: Kernel> {
     kernel: &'a K,
     pod: &'a K::Pod,
     attachment: &'a Attachment,
-    desired: &'a [DesiredLink],
     /// Present state. `None`: the state was not observed after the last change.
     observed: Option<Observed>,
     /// True if the last round bound drivers again.
@@ -185,7 +182,7 @@ impl<K: Kernel> Desired for Attached<'_, K> {
             Some(observed) => observed,
             None => self.observe()?,
         };
-        let ops = plan::attach(self.attachment, &observed, self.desired)?;
+        let ops = plan::attach(self.attachment, &observed)?;
         if ops.is_empty() {
             return Ok(Plan::Reached(observed));
         }
@@ -210,7 +207,7 @@ impl<K: Kernel> Desired for Attached<'_, K> {
             return Refusal::End(error.into());
         }
         let observed = self.observe();
-        let planned = observed.map(|it| plan::attach(self.attachment, &it, self.desired));
+        let planned = observed.map(|it| plan::attach(self.attachment, &it));
         match planned {
             Ok(Err(obstacle)) => Refusal::End(obstacle.into()),
             // udev has renamed a new netdev since the observation

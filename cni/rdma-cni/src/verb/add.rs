@@ -6,11 +6,7 @@ mod answer;
 mod observation;
 mod second_call;
 
-use super::{
-    addresses,
-    draft::{desired_links, give},
-    outlast, recovery, restoring, teardown,
-};
+use super::{addresses, draft::give, outlast, recovery, restoring, teardown};
 use crate::{
     apply::{self, ApplyError, Incomplete, Tries},
     char_devices, claims,
@@ -260,9 +256,8 @@ fn start<K: Kernel>(
         ipam::program(name, node.environment)?;
     }
     give(&mut attachment, &observed);
-    let desired = desired_links(&attachment);
     // if no plan is possible, ADD fails here, before it writes a record or changes the pod's devices
-    let ops = plan::attach(&attachment, &observed, &desired)?;
+    let ops = plan::attach(&attachment, &observed)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
     for rail in &mut attachment.rails {
         let host_link = rail.host_link.as_ref();
@@ -285,7 +280,7 @@ fn start<K: Kernel>(
     log_rails(node.kernel, &attachment);
     partition::log(node.conf, &attachment);
     ports::report(node, &attachment, holders);
-    let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
+    let moved = apply::attach(node.kernel, pod, &attachment, observed);
     if let Ok(observed) = &moved {
         vf::renew(&mut attachment, observed);
     }
@@ -322,13 +317,7 @@ fn finish<K: Kernel>(
 ) -> Result<Value, Cause> {
     let before = gids::before(node, pod, attachment)?;
     if answers.is_some() {
-        observed = apply::attach(
-            node.kernel,
-            pod,
-            attachment,
-            &desired_links(attachment),
-            observed,
-        )?;
+        observed = apply::attach(node.kernel, pod, attachment, observed)?;
     }
     if attachment.dad == Dad::Wait {
         observed = apply::await_detection(node.kernel, pod, attachment, observed)?;

@@ -58,7 +58,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             drift.extend(connected_drift(rail, &desired, pod));
         }
         left.extend(desired.addresses.iter().map(|address| address.ip));
-        match plan::attach_rail(&expected, rail, &observed, Some(&desired)) {
+        match plan::attach_rail(&expected, rail, &observed, &desired) {
             Ok(ops) => drift.extend(ops.iter().map(|op| drift::describe(op, &observed))),
             Err(obstacle) => drift.push(obstacle.to_string()),
         }

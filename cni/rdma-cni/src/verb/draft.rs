@@ -41,12 +41,3 @@ pub fn give(attachment: &mut Attachment, observed: &Observed) {
     let desired = plan::routed(attachment, observed, desired.collect());
     addresses::give(attachment, observed, desired);
 }
-
-/// Returns the desired state of the rails' netdevs.
-pub fn desired_links(attachment: &Attachment) -> Vec<DesiredLink> {
-    attachment
-        .rails
-        .iter()
-        .map(|it| it.assigned.clone())
-        .collect()
-}

@@ -30,7 +30,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     draft::give(&mut attachment, &observed);
-    for op in plan::attach(&attachment, &observed, &draft::desired_links(&attachment))? {
+    for op in plan::attach(&attachment, &observed)? {
         let _ = writeln!(text, "{}", op.command(&name));
     }
     if let Some(ipam) = &attachment.ipam {

@@ -98,7 +98,7 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
             addresses::give(&mut attachment, observed, desired);
         }
     }
-    match plan::attach(&attachment, observed, &draft::desired_links(&attachment)) {
+    match plan::attach(&attachment, observed) {
         Ok(ops) => lines(&ops),
         Err(obstacle) => format!("# refused: {obstacle}\n"),
     }
