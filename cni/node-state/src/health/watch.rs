@@ -11,11 +11,8 @@ use super::{
     records::{self, listen, listen_to_networks},
     unreachable::{Unreachable, others},
 };
-use crate::{
-    node::Node,
-    sources::{covers_pods, readable, register},
-    watch::until,
-};
+use crate::sources::{covers_pods, readable, register};
+use crate::{node::Node, watch::until};
 use attachments::{Store, pods};
 use daemon_conf::Conf;
 use inotify::Inotify;
