@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Search for the file from which a runtime calls our plugin.
 
-use crate::{Choice, Directory, Obstacle, Position, Runtime, TYPE, follow, pick, placement};
-use std::collections::BTreeSet;
+use crate::{
+    Choice, Directory, Obstacle, Position, Runtime, follow, pick,
+    placement::{self, Placed},
+};
 
 /// The file from which a runtime calls our plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,16 +17,11 @@ pub struct Called {
     pub by_others: bool,
 }
 
-/// Returns the file from which `runtime` calls our plugin. `placed` are the files to which this project has added its
-/// entry.
+/// Returns the file from which `runtime` calls our plugin. An entry that is not in `placed` belongs to another program.
 ///
 /// # Errors
 /// The reason why the runtime does not call our plugin.
-pub fn called(
-    directory: &Directory,
-    runtime: &Runtime,
-    placed: &BTreeSet<String>,
-) -> Result<Called, String> {
+pub fn called(directory: &Directory, runtime: &Runtime, placed: &Placed) -> Result<Called, String> {
     let picked = match pick(directory, runtime).choice {
         Choice::Picked(picked) => follow(directory, picked),
         Choice::Blocked { file, why } => return Err(Obstacle::Broken { file, why }.to_string()),
@@ -34,14 +31,15 @@ pub fn called(
     let in_directory = placement::in_directory(directory, &picked).next();
     match (picked.ours, in_directory) {
         (None, Some(found)) => Ok(Called {
-            by_others: !placed.contains(&found.file),
+            by_others: !placed.contains_key(&found.file),
             file: found.file,
             network,
         }),
         (Some(ours), _) => Ok(Called {
-            by_others: !placed.contains(&picked.file)
-                || matches!(ours.place, Position::Delegate(_))
-                || ours.configuration.get("type").is_none_or(|it| it != TYPE),
+            by_others: matches!(ours.place, Position::Delegate(_))
+                || placed
+                    .get(&picked.file)
+                    .is_none_or(|it| !it.contains(&ours.configuration)),
             file: picked.file,
             network,
         }),

@@ -37,7 +37,7 @@ pub use directory::{Directory, File};
 pub use entry::Entry;
 pub use list::{Broken, List, Position};
 pub use pick::{Choice, Pick, Picked, Runtime, follow, pick};
-pub use placement::Placement;
+pub use placement::{Placed, Placement};
 pub use plan::Plan;
 pub use programs::Programs;
 

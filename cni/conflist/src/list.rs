@@ -286,8 +286,13 @@ impl<'a> List<'a> {
 
     /// Returns the configuration of the first plugin of type [`TYPE`].
     pub fn own(&self) -> Option<Map<String, Value>> {
-        let first = self.elements_named(TYPE).next()?;
-        Some(object(self.elements[first].raw))
+        self.all_own().next()
+    }
+
+    /// Returns the configurations of all plugins of type [`TYPE`], in order.
+    pub fn all_own(&self) -> impl Iterator<Item = Map<String, Value>> {
+        self.elements_named(TYPE)
+            .map(|index| object(self.elements[index].raw))
     }
 
     /// Returns true if the list calls our plugin under another type than [`TYPE`], or as a delegate of Multus.
@@ -348,7 +353,17 @@ impl<'a> List<'a> {
     /// # Errors
     /// The list would have no plugin, or cannot be edited.
     pub fn without(&self) -> Result<Option<String>, Refused> {
-        let ours: Vec<_> = self.elements_named(TYPE).collect();
+        self.without_entries(&self.all_own().collect::<Vec<_>>())
+    }
+
+    /// Returns the text without the plugins of type [`TYPE`] whose configurations are in `entries`. Returns `None` if
+    /// the list has no such plugin. Fails as [`without`](Self::without) does.
+    pub(crate) fn without_entries(
+        &self,
+        entries: &[Map<String, Value>],
+    ) -> Result<Option<String>, Refused> {
+        let mut ours: Vec<_> = self.elements_named(TYPE).collect();
+        ours.retain(|index| entries.contains(&object(self.elements[*index].raw)));
         if ours.is_empty() {
             return Ok(None);
         }

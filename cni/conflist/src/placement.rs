@@ -20,7 +20,11 @@ use crate::{
     single::Single,
 };
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Files to which this project has added its entry. The value has the list's plugins of type [`TYPE`](crate::TYPE)
+/// that belong to this project. It is empty for a list without our entry, and for a file in a network's own directory.
+pub type Placed = BTreeMap<String, Vec<Map<String, Value>>>;
 
 /// Configured place of our entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,11 +127,11 @@ pub(crate) fn put(
     directory: &Directory,
     picked: &Picked,
     entry: Option<&Entry>,
-    placed: &BTreeSet<String>,
+    placed: &Placed,
 ) -> Result<Option<Change>, Obstacle> {
     let file = file_of(&picked.network);
     let present = directory.file(&file);
-    if present.is_some() && !placed.contains(&file) {
+    if present.is_some() && !placed.contains_key(&file) {
         return match entry {
             Some(_) => {
                 let why = "another program wrote this file; remove the file";
@@ -137,7 +141,9 @@ pub(crate) fn put(
         };
     }
     let Some(entry) = entry else {
-        return Ok(placed.contains(&file).then_some(Change::Remove { file }));
+        return Ok(placed
+            .contains_key(&file)
+            .then_some(Change::Remove { file }));
     };
     let text = entry.text();
     let is_there = present.is_some_and(|it| it.text.as_ref() == Ok(&text));
@@ -154,14 +160,12 @@ pub(crate) fn put_in_directory(
     directory: &Directory,
     picked: &Picked,
     (list, entry): (&List<'_>, &Entry),
-    placed: &BTreeSet<String>,
+    placed: &Placed,
 ) -> Result<Vec<Change>, Obstacle> {
     let refused = |why| refused(&picked.file, why);
     list.check().map_err(refused)?;
-    let in_list = match placed.contains(&picked.file) {
-        true => list.without().map_err(refused)?,
-        false => None,
-    };
+    let ours = placed.get(&picked.file).map_or(&[][..], Vec::as_slice);
+    let in_list = list.without_entries(ours).map_err(refused)?;
     let mut changes = vec![];
     changes.extend(put(directory, picked, Some(entry), placed)?);
     changes.extend(in_list.map(|text| Change::rewrite(&picked.file, text)));
@@ -170,9 +174,9 @@ pub(crate) fn put_in_directory(
 
 /// Returns the changes that remove our files from the own directories of networks that are no longer used. `placed` may
 /// also list files that were never written.
-pub(crate) fn stale(picked: &Picked, placed: &BTreeSet<String>) -> Vec<Change> {
+pub(crate) fn stale(picked: &Picked, placed: &Placed) -> Vec<Change> {
     let used = (!picked.single).then(|| file_of(&picked.network));
-    let ours = placed.iter().filter(|file| is_ours(file));
+    let ours = placed.keys().filter(|file| is_ours(file));
     let stale = ours.filter(|file| Some(*file) != used.as_ref());
     let remove = |file: &String| Change::Remove { file: file.clone() };
     stale.map(remove).collect()

@@ -6,11 +6,10 @@ use crate::{
     change::refused,
     list::{Broken, List},
     pick::{self, Choice, Picked, Runtime, Skip, Skipped, follow, pick},
-    placement::{self, Placement, Wanted},
+    placement::{self, Placed, Placement, Wanted},
     programs::{self, Programs},
     single::{self, SUFFIX, Single},
 };
-use std::collections::BTreeSet;
 
 /// Planned changes, and the obstacle that prevents our plugin from being called.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,9 +21,9 @@ pub struct Plan {
     pub obstacle: Option<Obstacle>,
 }
 
-/// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files to which this project
-/// has added its entry. In any other file, the entry belongs to the file's author. If [`lacking`] finds an obstacle,
-/// the plan has this obstacle and no changes.
+/// Plans the changes that make the runtime call our plugin with `entry`. Any entry that is not in `placed` belongs to
+/// the file's author: the plan keeps this entry, and removes ours from the list. If [`lacking`] finds an obstacle, the
+/// plan has this obstacle and no changes.
 ///
 /// `placement` does not apply to a single plugin's configuration: such a network has no own directory, and the list
 /// beside the configuration belongs to this project.
@@ -32,7 +31,7 @@ pub fn attach(
     directory: &Directory,
     runtime: &Runtime,
     (entry, placement): (&Entry, &Placement),
-    placed: &BTreeSet<String>,
+    placed: &Placed,
     present: &Programs,
 ) -> Plan {
     if let Some(obstacle) = lacking(directory, runtime, entry, present) {
@@ -110,11 +109,12 @@ pub fn lacking(
     })
 }
 
-/// Plans the removal of our entry from the files in `placed`. Also returns the obstacles.
-pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>, Vec<Obstacle>) {
+/// Plans the removal of our entries from the files in `placed`. Also returns the obstacles.
+pub fn detach(directory: &Directory, placed: &Placed) -> (Vec<Change>, Vec<Obstacle>) {
     let mut changes = vec![];
     let mut obstacles = vec![];
-    for file in directory.all().filter(|file| placed.contains(&file.name)) {
+    let files = directory.all();
+    for (file, ours) in files.filter_map(|file| Some((file, placed.get(&file.name)?))) {
         let name = &file.name;
         if name.ends_with(SUFFIX) || placement::is_ours(name) {
             changes.push(Change::Remove { file: name.clone() });
@@ -124,7 +124,7 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
             Err(why) => Err(broken(name, why.clone())),
             Ok(text) => List::parse(text)
                 .map_err(|why| broken(name, why))
-                .and_then(|list| list.without().map_err(|why| refused(name, why))),
+                .and_then(|list| list.without_entries(ours).map_err(|why| refused(name, why))),
         };
         match without {
             Ok(Some(text)) => changes.push(Change::rewrite(name, text)),
@@ -153,7 +153,7 @@ fn put(
     directory: &Directory,
     picked: &Picked,
     (entry, placement, runtime): (&Entry, &Placement, &Runtime),
-    placed: &BTreeSet<String>,
+    placed: &Placed,
 ) -> Result<Vec<Change>, Obstacle> {
     let file = &picked.file;
     let text = directory.file(file).and_then(|it| it.text.as_ref().ok());
@@ -164,25 +164,24 @@ fn put(
     }
     let list = List::parse(text).map_err(|why| broken(file, why))?;
     let wanted = placement.wanted(picked, runtime)?;
-    let update = placed.contains(file);
+    let ours = placed.get(file).map_or(&[][..], Vec::as_slice);
     let mut changes = vec![];
     let mut in_directory = placement::in_directory(directory, picked);
-    if in_directory.any(|it| !placed.contains(&it.file)) {
-        let without = update.then(|| list.without()).transpose();
-        let without = without.map_err(|why| refused(file, why))?.flatten();
+    if in_directory.any(|it| !placed.contains_key(&it.file)) {
+        let without = list.without_entries(ours);
+        let without = without.map_err(|why| refused(file, why))?;
         changes.extend(without.map(|text| Change::rewrite(file, text)));
         changes.extend(placement::put(directory, picked, None, placed)?);
         return Ok(changes);
     }
-    let is_theirs = !update && list.ours().is_some() || list.is_called_otherwise();
+    let is_theirs = list.all_own().any(|it| !ours.contains(&it)) || list.is_called_otherwise();
     if let (Wanted::Directory, false) = (&wanted, is_theirs) {
         return placement::put_in_directory(directory, picked, (&list, entry), placed);
     }
-    let text = match update && is_theirs && list.own().is_some() {
-        // another program has added our plugin meanwhile: its entry stays, and ours is removed, because two calls
-        // would conflict
-        true => list.without(),
-        false => list.with(entry, update),
+    let text = match is_theirs {
+        // another program has added our plugin: its entry stays, and ours is removed, because two calls would conflict
+        true => list.without_entries(ours),
+        false => list.with(entry, true),
     };
     let text = text.map_err(|why| refused(file, why))?;
     changes.extend(text.map(|text| Change::rewrite(file, text)));

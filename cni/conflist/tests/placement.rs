@@ -2,7 +2,7 @@
 //! Tests of the place of our entry: in the network's list, or in the network's own directory.
 
 use conflist::{
-    Called, Change, Directory, Entry, File, Obstacle, Placement, Programs, Runtime, called,
+    Called, Change, Directory, Entry, File, Obstacle, Placed, Placement, Programs, Runtime, called,
     plan::{self, Plan},
 };
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ const TEXT: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"fl
 #[derive(Clone)]
 struct Net {
     files: BTreeMap<String, String>,
-    placed: BTreeSet<String>,
+    placed: Placed,
     entry: Entry,
 }
 
@@ -30,7 +30,7 @@ impl Net {
         let fields = json!({"stateDir": "/state"});
         Self {
             files: files.collect(),
-            placed: BTreeSet::new(),
+            placed: Placed::new(),
             entry: Entry::new(fields.as_object().cloned().expect("fields")),
         }
     }
@@ -57,7 +57,8 @@ impl Net {
     fn carry_out(&mut self, change: Change) -> String {
         match change {
             Change::Write { file, text, .. } => {
-                self.placed.insert(file.clone());
+                let entry = self.entry.fields().clone();
+                self.placed.insert(file.clone(), vec![entry]);
                 self.files.insert(file.clone(), text);
                 format!("write {file}")
             }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of adding our entry to the file that the runtime uses, and of removing it.
 
-use crate::{FLANNEL, TERWAY, crio, directory, present, set};
+use crate::{FLANNEL, TERWAY, crio, directory, placed, present};
 use conflist::{
-    Called, Change, Choice, Entry, Obstacle, Placement, Position, Runtime, called, pick,
+    Called, Change, Choice, Entry, Obstacle, Placed, Placement, Position, Runtime, called, pick,
     plan::{self, Plan},
 };
-use std::collections::BTreeSet;
+use serde_json::json;
 
 const OURS: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"},{"type":"rdma-cni","mtu":1}]}"#;
 
 const ALL: [&str; 5] = ["flannel", "terway", "multus", "multus-shim", "rdma-cni"];
 
 /// Returns the result of `attach` for `files` with containerd.
-fn planned(files: &[(String, String)], placed: &BTreeSet<String>) -> Plan {
+fn planned(files: &[(String, String)], placed: &Placed) -> Plan {
     let now = files.iter().map(|(a, b)| (a.as_str(), b.as_str()));
     plan::attach(
         &directory(&now.collect::<Vec<_>>()),
@@ -26,10 +26,7 @@ fn planned(files: &[(String, String)], placed: &BTreeSet<String>) -> Plan {
 
 /// Applies the changes of `attach` until it plans none. Returns how the runtime then calls our
 /// plugin.
-fn carried_out(
-    files: &mut Vec<(String, String)>,
-    placed: &mut BTreeSet<String>,
-) -> Result<Called, Obstacle> {
+fn carried_out(files: &mut Vec<(String, String)>, placed: &mut Placed) -> Result<Called, Obstacle> {
     for _ in 0..3 {
         let plan = planned(files, placed);
         if plan.changes.is_empty() {
@@ -41,7 +38,7 @@ fn carried_out(
         for change in plan.changes {
             match change {
                 Change::Write { file, text, .. } => {
-                    placed.insert(file.clone());
+                    placed.insert(file.clone(), vec![Entry::default().fields().clone()]);
                     files.retain(|(name, _)| *name != file);
                     files.push((file, text));
                 }
@@ -64,7 +61,7 @@ fn whom_somebody_else_calls_too_is_not_called_twice() {
         r#"{"type":"multus","delegates":[{"type":"rdma"}]}"#,
     ] {
         let mut files = vec![("a.conflist".to_owned(), with(&format!("{theirs},")))];
-        let mut placed = set(&["a.conflist"]);
+        let mut placed = placed("a.conflist", json!({"type": "rdma-cni", "mtu": 1}));
         let done = carried_out(&mut files, &mut placed).expect("placed");
         assert!(done.by_others);
         let alone = with(theirs).replace(r#"{"type":"rdma-cni","mtu":1}"#, "");
@@ -72,10 +69,55 @@ fn whom_somebody_else_calls_too_is_not_called_twice() {
     }
 }
 
+/// The user wrote the entry before or after ours. The plan removes only our entry, for each place of our entry.
+#[test]
+fn a_users_entry_of_our_type_stays_beside_ours() {
+    let flannel = r#"{"type":"flannel"}"#;
+    let ours = r#"{"type":"rdma-cni","mtu":1}"#;
+    let theirs = r#"{ "mtu" :2, "type": "rdma-cni"}"#;
+    let list = |plugins: &[&str]| {
+        let plugins = plugins.join(" ,\n ");
+        format!(r#"{{"cniVersion":"1.0.0","name":"cbr0","plugins":[{plugins}]}}"#)
+    };
+    let placed = placed("a.conflist", json!({"type": "rdma-cni", "mtu": 1}));
+    let read = ["cbr0".to_owned()].into();
+    let placements = [
+        Placement::List,
+        Placement::Directory,
+        Placement::Auto { read },
+    ];
+    for (both, alone) in [
+        ([flannel, ours, theirs], [flannel, theirs]),
+        ([flannel, theirs, ours], [flannel, theirs]),
+        ([ours, flannel, theirs], [flannel, theirs]),
+        ([theirs, ours, flannel], [theirs, flannel]),
+    ] {
+        let both = list(&both);
+        let files = directory(&[("a.conflist", &both)]);
+        let removed = vec![Change::Write {
+            file: "a.conflist".into(),
+            text: list(&alone),
+            like: "a.conflist".into(),
+        }];
+        for placement in &placements {
+            let wanted = (&Entry::default(), placement);
+            let runtime = Runtime::Containerd;
+            let plan = plan::attach(&files, &runtime, wanted, &placed, &present(&ALL));
+            assert_eq!((plan.changes, plan.obstacle), (removed.clone(), None));
+        }
+        assert_eq!(plan::detach(&files, &placed), (removed, vec![]));
+    }
+    // a copy of our entry is ours
+    let files = directory(&[("a.conflist", &list(&[flannel, ours, ours]))]);
+    let alone = list(&[flannel]);
+    let (changes, _) = plan::detach(&files, &placed);
+    assert!(matches!(&changes[..], [Change::Write { text, .. }] if *text == alone));
+}
+
 #[test]
 fn our_place_in_a_list_is_taken_once_and_given_back() {
     let mut files = vec![("10-flannel.conflist".to_owned(), FLANNEL.to_owned())];
-    let mut placed = BTreeSet::new();
+    let mut placed = Placed::new();
     let place = carried_out(&mut files, &mut placed).expect("placed");
     let expected = Called {
         file: "10-flannel.conflist".into(),
@@ -107,16 +149,16 @@ fn foreign_entries_in_a_list_stay() {
         &files,
         &Runtime::Containerd,
         (&Entry::default(), &Placement::List),
-        &set(&[]),
+        &Placed::new(),
         &present(&ALL),
     );
     assert_eq!(plan.changes, []);
     assert_eq!(plan.obstacle, None);
-    let theirs = called(&files, &Runtime::Containerd, &set(&[]));
+    let theirs = called(&files, &Runtime::Containerd, &Placed::new());
     assert!(theirs.expect("called").by_others);
-    assert_eq!(plan::detach(&files, &set(&[])).0, []);
+    assert_eq!(plan::detach(&files, &Placed::new()).0, []);
     // the same list, but the entry is ours: the plan updates its configuration
-    let placed = set(&["10-a.conflist"]);
+    let placed = placed("10-a.conflist", json!({"type": "rdma-cni", "mtu": 1}));
     let plan = plan::attach(
         &files,
         &Runtime::Containerd,
@@ -133,7 +175,7 @@ fn foreign_entries_in_a_list_stay() {
 #[test]
 fn a_single_configuration_stays_and_its_list_follows_it() {
     let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
-    let mut placed = BTreeSet::new();
+    let mut placed = Placed::new();
     let place = carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(place.file, "10-terway+rdma-cni.conflist");
     assert_eq!(files[0].1, TERWAY);
@@ -174,7 +216,7 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
 #[test]
 fn plugins_that_others_put_into_our_list_stay() {
     let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
-    let mut placed = BTreeSet::new();
+    let mut placed = Placed::new();
     carried_out(&mut files, &mut placed).expect("placed");
     let list = |files: &[(String, String)]| {
         let is_it = |it: &&(String, String)| it.0 == "10-terway+rdma-cni.conflist";
@@ -190,7 +232,7 @@ fn plugins_that_others_put_into_our_list_stay() {
     // istio-cni parses the first file by name, and writes it in Go's layout
     let mut theirs: serde_json::Value = serde_json::from_str(&list(&files)).expect("JSON");
     let plugins = theirs["plugins"].as_array_mut().expect("a list");
-    plugins.push(serde_json::json!({"type": "istio-cni", "log_level": "info"}));
+    plugins.push(json!({"type": "istio-cni", "log_level": "info"}));
     let at = files.iter().position(|it| it.0.ends_with("conflist"));
     files[at.expect("it")].1 = theirs.to_string();
     carried_out(&mut files, &mut placed).expect("placed");
@@ -214,7 +256,7 @@ fn plugins_that_others_put_into_our_list_stay() {
     // another program also adds our plugin: the plan makes our list again, so the runtime calls our plugin once
     let mut twice = theirs.clone();
     let plugins = twice["plugins"].as_array_mut().expect("a list");
-    plugins.push(serde_json::json!({"type": "rdma"}));
+    plugins.push(json!({"type": "rdma"}));
     let at = files.iter().position(|it| it.0.ends_with("conflist"));
     files[at.expect("it")].1 = twice.to_string();
     carried_out(&mut files, &mut placed).expect("placed");
@@ -242,7 +284,7 @@ fn multus_is_followed_to_its_configured_network() {
             ("00-multus.conf".to_owned(), multus(network)),
             ("10-flannel.conflist".to_owned(), list.to_owned()),
         ];
-        let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
+        let place = carried_out(&mut files, &mut Placed::new()).expect("placed");
         assert_eq!(place.file, "10-flannel.conflist");
         assert_eq!(files.len(), 2);
         assert_eq!(find(&files, "00-multus.conf"), Some(multus(network)));
@@ -252,7 +294,7 @@ fn multus_is_followed_to_its_configured_network() {
     // Multus calls the list that this project made from a single configuration: our entry stays in this list
     let list = "/etc/cni/net.d/10-terway+rdma-cni.conflist";
     let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
-    let mut placed = BTreeSet::new();
+    let mut placed = Placed::new();
     carried_out(&mut files, &mut placed).expect("placed");
     files.push(("00-multus.conf".to_owned(), multus(list)));
     let place = carried_out(&mut files, &mut placed).expect("placed");
@@ -269,7 +311,7 @@ fn multus_is_followed_to_its_configured_network() {
             ("10-flannel.conflist".to_owned(), FLANNEL.to_owned()),
             ("10-terway.conf".to_owned(), TERWAY.to_owned()),
         ];
-        let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
+        let place = carried_out(&mut files, &mut Placed::new()).expect("placed");
         assert_eq!(place.file, "00-multus+rdma-cni.conflist", "{network}");
         assert_eq!(files.len(), 4);
     }
@@ -282,7 +324,7 @@ fn obstacles_are_reported() {
             &directory(files),
             runtime,
             (&Entry::default(), &Placement::List),
-            &set(&[]),
+            &Placed::new(),
             &present(&ALL),
         );
         assert_eq!(plan.changes, []);
@@ -314,9 +356,11 @@ fn obstacles_are_reported() {
             .starts_with("rdma-device-plugin does not change 1.conflist: cniVersion is 0.2.0")
     );
     let alone = r#"{"name":"n","plugins":[{"type":"rdma-cni"}]}"#;
+    let [one, two] =
+        ["1.conflist", "2.conflist"].map(|file| placed(file, json!({"type": "rdma-cni"})));
     let (changes, obstacles) = plan::detach(
         &directory(&[("1.conflist", alone), ("2.conflist", "{")]),
-        &set(&["1.conflist", "2.conflist"]),
+        &[one, two].into_iter().flatten().collect(),
     );
     assert_eq!((changes.len(), obstacles.len()), (0, 2));
 }

@@ -6,7 +6,8 @@ mod picking;
 mod programs;
 mod without_plugins;
 
-use conflist::{Directory, File, Programs, Runtime};
+use conflist::{Directory, File, Placed, Programs, Runtime};
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 const FLANNEL: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
@@ -23,6 +24,12 @@ fn directory(files: &[(&str, &str)]) -> Directory {
 
 fn set(files: &[&str]) -> BTreeSet<String> {
     files.iter().map(|file| (*file).to_owned()).collect()
+}
+
+/// Returns a record of `entry`, which this project added to `file`.
+fn placed(file: &str, entry: Value) -> Placed {
+    let entry = serde_json::from_value(entry).expect("an object");
+    Placed::from([(file.to_owned(), vec![entry])])
 }
 
 /// Returns the runtime's plugin directory with these programs.

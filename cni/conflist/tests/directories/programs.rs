@@ -2,7 +2,7 @@
 //! Tests of the programs that a list names, and of those that our entry needs.
 
 use crate::{directory, present, set};
-use conflist::{Entry, Placement, Programs, Runtime, plan, programs::named};
+use conflist::{Entry, Placed, Placement, Programs, Runtime, plan, programs::named};
 use std::{fs, path::PathBuf};
 
 #[test]
@@ -22,7 +22,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
             &files,
             &Runtime::Containerd,
             (&entry, &Placement::List),
-            &set(&[]),
+            &Placed::new(),
             programs,
         )
     };

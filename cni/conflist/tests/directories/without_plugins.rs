@@ -2,11 +2,13 @@
 //! Tests of a list without `plugins`, whose plugins are all in the network's own directory. Runtimes with libcni 1.3 or
 //! later accept such a list.
 
-use crate::{FLANNEL, crio, directory, present, set};
+use crate::{FLANNEL, crio, directory, placed, present, set};
 use conflist::{
-    Broken, Called, Change, Choice, Entry, Obstacle, Picked, Placement, Runtime, called, pick,
+    Broken, Called, Change, Choice, Entry, Obstacle, Picked, Placed, Placement, Runtime, called,
+    pick,
     plan::{self, Plan},
 };
+use serde_json::json;
 use std::collections::BTreeSet;
 
 const FILE: &str = "10-net.conflist";
@@ -19,7 +21,7 @@ fn planned(files: &[(&str, &str)], runtime: &Runtime, placement: &Placement) -> 
         &directory(files),
         runtime,
         (&Entry::default(), placement),
-        &BTreeSet::new(),
+        &Placed::new(),
         &present(&["bridge", "flannel", "rdma-cni"]),
     )
 }
@@ -82,7 +84,7 @@ fn the_directory_gets_the_entry_whatever_the_placement() {
             network: "net".into(),
             by_others: false,
         };
-        let placed = set(&[OURS]);
+        let placed = placed(OURS, json!({"type": "rdma-cni"}));
         assert_eq!(called(&directory, &runtime, &placed), Ok(expected));
         let (changes, obstacles) = plan::detach(&directory, &placed);
         let remove = Change::Remove { file: OURS.into() };

@@ -7,8 +7,9 @@ use super::{
     file::{self, Held},
     record::{Placing, Record},
 };
-use conflist::{Change, Directory, Entry, List, TYPE, placement};
+use conflist::{Change, Directory, Entry, List, placement};
 use rdma_resources::FileError;
+use serde_json::{Map, Value};
 use std::{fs, io};
 
 /// Returns true if `change` changes a file in a network's own directory. Runtimes do not watch such a directory.
@@ -132,15 +133,18 @@ impl Chain {
             Change::Write { file, text, like } => {
                 let from = text_in(directory, like);
                 let is_back = record.is_back(file, text);
-                let is_new = file == like && !has_ours(from);
-                // false: the change removes the entry of `rdma-cni`
-                let is_put_in = has_ours(text);
+                let is_new = file == like && entries(from).is_empty();
+                let has_entry = |text| entries(text).contains(entry.fields());
+                // false: the change removes an entry, or keeps another program's entry
+                let is_put_in = has_entry(text) && !has_entry(from);
                 if is_put_in {
                     let before = match is_new {
                         true => file::stamp(&dir.join(like), from)?,
                         false => None,
                     };
-                    record.put(file, entry, before);
+                    let texts = [directory, actual].map(|it| text_in(it, file));
+                    let present: Vec<_> = texts.into_iter().flat_map(entries).collect();
+                    record.put(file, entry, &present, before);
                     // if only the stamp differs from the record on disk, write the list first, because starting pods
                     // need the list
                     if !record.is_known(&self.state_dir) {
@@ -158,6 +162,8 @@ impl Chain {
     }
 }
 
-fn has_ours(text: &str) -> bool {
-    List::parse(text).is_ok_and(|list| list.types().any(|it| it == TYPE))
+/// Returns the entries of `rdma-cni` in the list `text`, by this project or another program.
+fn entries(text: &str) -> Vec<Map<String, Value>> {
+    let list = List::parse(text).ok();
+    list.iter().flat_map(List::all_own).collect()
 }

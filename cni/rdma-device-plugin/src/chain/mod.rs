@@ -30,14 +30,14 @@ mod status;
 pub use status::ChainStatus;
 
 use conflist::{
-    Change, Directory, File, List, Obstacle, TYPE, called, placement, plan, single::is_from,
+    Change, Directory, File, List, Obstacle, Placed, TYPE, called, placement, plan, single::is_from,
 };
 use daemon_conf::Chain as Conf;
 use file::Held;
 use kept_entry::KeptEntry;
 use rdma_resources::FileError;
 use record::Record;
-use std::{collections::BTreeSet, path::PathBuf};
+use std::path::PathBuf;
 
 /// Configuration and directories of `rdma-cni` in the chain.
 #[derive(Clone, Debug, PartialEq)]
@@ -371,7 +371,7 @@ impl Chain {
 
     fn status_in(&self, directory: &Directory) -> ChainStatus {
         let record = Record::read(&self.state_dir).ok().flatten();
-        let placed = record.map_or_else(BTreeSet::new, |it| it.placed(directory));
+        let placed = record.map_or_else(Placed::new, |it| it.placed(directory));
         match called(directory, &self.conf.runtime, &placed) {
             Ok(called) => ChainStatus::Called(called),
             Err(why) => ChainStatus::NotCalled(why),

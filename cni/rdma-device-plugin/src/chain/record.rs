@@ -8,7 +8,7 @@ use cni_protocol::{
     lock::{self, Held},
     state_file::{self, failed},
 };
-use conflist::{Directory, Entry, List, placement, single::SUFFIX};
+use conflist::{Directory, Entry, List, Placed, placement, single::SUFFIX};
 use doctor::Installed;
 use rdma_resources::{
     ContainerLimits, FileError, Hook,
@@ -17,7 +17,7 @@ use rdma_resources::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -131,8 +131,9 @@ pub struct Placing {
     /// Stamp of the file without `rdma-cni`. `None`: there was no file, or its stamp is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
-    /// Entries of `rdma-cni` that this project wrote to the file, the newest first: at most two in a list, and one in a
-    /// network's own directory. If a process was killed before it wrote a list, the list still has the earlier entry.
+    /// Entries of `rdma-cni` that this project wrote to the file, the newest first: the last two of a list and those
+    /// that the list had before its last change, or the one of a file in a network's own directory. If a process was
+    /// killed before it wrote a list, or could not write the list, the list still has an earlier entry.
     #[serde(default)]
     pub entries: Vec<Map<String, Value>>,
     /// True if this project made the network's own directory that contains this file.
@@ -234,27 +235,38 @@ impl Record {
         file::remove(&path(state_dir))
     }
 
-    /// Returns the recorded files. Leaves out a network program's list in `directory` whose entry of `rdma-cni` is not
-    /// recorded: this entry belongs to another program.
-    pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
-        let is_ours = |(file, placing): &(&String, &Placing)| {
+    /// Returns the recorded files, with this project's entries in the lists of `directory`. In a network program's
+    /// list, an entry of `rdma-cni` that is not recorded belongs to another program. Leaves out a list that has only
+    /// such entries.
+    pub fn placed(&self, directory: &Directory) -> Placed {
+        let placed = |(file, placing): (&String, &Placing)| {
             let text = directory.file(file).and_then(|it| it.text.as_deref().ok());
             let list = text.and_then(|text| List::parse(text).ok());
-            let present = list.and_then(|list| list.own());
+            let mut entries: Vec<_> = list.iter().flat_map(List::all_own).collect();
+            let has_none = entries.is_empty();
             let has_our_name = file.ends_with(SUFFIX) || placement::is_ours(file);
-            has_our_name || present.is_none_or(|it| placing.entries.contains(&it))
+            entries.retain(|it| has_our_name || placing.entries.contains(it));
+            (has_none || !entries.is_empty()).then(|| (file.clone(), entries))
         };
-        let lists = self.lists.iter().filter(is_ours);
-        lists.map(|(file, _)| file.clone()).collect()
+        self.lists.iter().filter_map(placed).collect()
     }
 
-    /// Records that `rdma-cni` is added to `file`. `before` is the stamp of the file without the plugin, if known.
-    pub(crate) fn put(&mut self, file: &str, entry: &Entry, before: Option<Stamp>) {
+    /// Records that `entry` is added to `file`. `present` are the entries of `rdma-cni` that the file has now, and
+    /// keeps if the change fails. `before` is the stamp of the file without the plugin, if known.
+    pub(crate) fn put(
+        &mut self,
+        file: &str,
+        entry: &Entry,
+        present: &[Map<String, Value>],
+        before: Option<Stamp>,
+    ) {
         let placing = self.lists.entry(file.to_owned()).or_default();
-        let present = entry.fields();
-        placing.entries.retain(|entry| entry != present);
-        placing.entries.insert(0, present.clone());
-        placing.entries.truncate(2);
+        let new = entry.fields();
+        placing.entries.retain(|entry| entry != new);
+        placing.entries.insert(0, new.clone());
+        let earlier = placing.entries.split_off(placing.entries.len().min(2));
+        let in_file = earlier.into_iter().filter(|it| present.contains(it));
+        placing.entries.extend(in_file);
         if before.is_some() {
             placing.before = before;
         }

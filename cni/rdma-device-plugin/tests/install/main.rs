@@ -10,6 +10,7 @@ mod kept_by_others;
 mod late;
 mod leaving;
 mod odd_files;
+mod own_entries;
 mod placing;
 mod programs;
 mod putting;
