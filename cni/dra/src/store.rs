@@ -218,7 +218,7 @@ impl Claims {
 
     /// Updates the records and CDI specifications of claims like [`Self::check`], but only of claims with a NIC that has
     /// just moved. `moved` returns the present character devices of such a NIC, and `None` for another NIC. Returns the
-    /// changed records.
+    /// changed records. Continues after an error, and returns the first error.
     ///
     /// # Errors
     /// A file of such a claim cannot be read or written.
@@ -244,13 +244,14 @@ impl Claims {
             return Ok(vec![]);
         }
         let _lock = self.lock()?;
-        let mut changed = vec![];
-        for Record { claim, .. } in due {
+        let follow = |Record { claim, .. }| {
             let record = self.read(&claim.uid)?.and_then(followed);
             record.iter().try_for_each(|it| self.put(it))?;
-            changed.extend(record);
-        }
-        Ok(changed)
+            Ok(record)
+        };
+        let changed: Vec<Result<Option<Record>, FileError>> = due.into_iter().map(follow).collect();
+        let changed: Result<Vec<_>, _> = changed.into_iter().collect();
+        Ok(changed?.into_iter().flatten().collect())
     }
 
     /// Returns the records of the claims that the daemon prepared for the pod with the UID `uid`. Also returns the

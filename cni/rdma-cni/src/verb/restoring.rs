@@ -107,7 +107,11 @@ fn restore_once<K: Kernel>(
             }
         }
         (Err(mut devices), _) => {
-            devices.restored.iter_mut().for_each(|it| note_lacks(it));
+            if let Some(restored) = &mut devices.restored {
+                // some rails returned, and their devices have other numbers
+                char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
+                note_lacks(restored);
+            }
             Err(Incomplete::from(left).and(devices))
         }
     }

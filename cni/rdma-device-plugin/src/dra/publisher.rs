@@ -11,7 +11,7 @@ use ::dra::{
     slices::{self, API, Change, Owner},
 };
 use kubernetes_api::{Method, RequestError, Watch};
-use node_state::{log_once::LogOnce, node::Node};
+use node_state::{log_once::LogOnce, node::Node, watch::until};
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -57,6 +57,8 @@ pub struct Publisher {
     was_kept: bool,
     /// Time of the last write.
     written_at: Option<Instant>,
+    /// True from a [`Failure::Contended`] until the slices stay unchanged for [`SHORT`].
+    is_contended: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +120,7 @@ impl Publisher {
             reported: LogOnce::default(),
             was_kept: false,
             written_at: None,
+            is_contended: false,
         }
     }
 
@@ -155,12 +158,13 @@ impl Publisher {
             let line = failure.to_string();
             let was_kept = std::mem::take(&mut self.was_kept);
             let is_contended = matches!(failure, Failure::Contended);
-            if was_kept && (!is_contended || begun.elapsed() > AGAIN[1]) {
+            let was_contended = std::mem::replace(&mut self.is_contended, is_contended);
+            if was_kept && !(is_contended && was_contended) {
                 wait = AGAIN[0];
             }
             // do not log the first refusal of an outdated resource version, because the next list usually corrects the
             // version; do not log a second deletion, because kubelet may have started twice
-            let is_first = is_contended && wait == AGAIN[0];
+            let is_first = is_contended && !was_contended;
             let is_usual = was_kept && (is_first || matches!(failure, Failure::Stale(_)));
             self.metrics.slices(Some(is_usual));
             if !is_usual && self.reported.is_news(&line) {
@@ -207,21 +211,26 @@ impl Publisher {
             self.settle(&api, &owner, &node, &mut slices, is_foreign)
                 .await?;
             self.was_kept = true;
-            self.metrics.slices(Some(true));
-            if self.reported.ends() {
-                log::info!("the node's ResourceSlices are up to date again");
+            if !self.is_contended {
+                self.metrics.slices(Some(true));
+                if self.reported.ends() {
+                    log::info!("the node's ResourceSlices are up to date again");
+                }
             }
+            is_foreign = false;
+            let quiet = self.written_at.map(|it| it + SHORT);
             tokio::select! {
                 changed = self.node.changed() => {
                     if changed.is_err() {
                         return Ok(false);
                     }
-                    is_foreign = false;
+                }
+                () = until(quiet), if self.is_contended => {
+                    self.is_contended = false;
                 }
                 event = next(&mut watch) => match event? {
                     Some((kind, object)) if !is_too_old(&kind, &object) => {
-                        follow(&mut slices, &kind, object)?;
-                        is_foreign = true;
+                        is_foreign = follow(&mut slices, &kind, object)?;
                     }
                     _ => return Ok(true),
                 },
@@ -230,7 +239,7 @@ impl Publisher {
     }
 
     /// If the slices differ from the node's state, writes all of them, and deletes slices that are no longer needed.
-    /// `is_foreign`: an event of the API server may be the reason. Then writes at most once in [`SHORT`].
+    /// `is_foreign`: another client has changed the slices. Then writes at most once in [`SHORT`].
     async fn settle(
         &mut self,
         api: &Api,
@@ -355,33 +364,31 @@ fn is_too_old(kind: &str, object: &Value) -> bool {
 }
 
 /// Applies an event of the API server. Ignores an event that is older than the known slice, which the daemon has
-/// written since.
-fn follow(slices: &mut Slices, kind: &str, object: Value) -> Result<(), Failure> {
+/// written since. Returns true if another client caused the event.
+fn follow(slices: &mut Slices, kind: &str, object: Value) -> Result<bool, Failure> {
     if kind == "ERROR" {
         let message = object["message"].as_str().unwrap_or_default().to_owned();
         return Err(Failure::Ended(message));
     }
     let name = name(&object).ok_or(Failure::Other("slice"))?.to_owned();
-    let is_older = |known: &Value| {
-        let of = |it: &Value| {
-            it["metadata"]["resourceVersion"]
-                .as_str()?
-                .parse::<u64>()
-                .ok()
-        };
-        of(&object) < of(known)
-    };
-    if slices.get(&name).is_some_and(is_older) {
-        return Ok(());
+    let [known, new] = [slices.get(&name), Some(&object)].map(|it| it.and_then(version));
+    if known > new {
+        return Ok(false);
     }
-    match kind {
-        "DELETED" => {
-            log::info!("ResourceSlice {name} was deleted; writing it again");
-            slices.remove(&name);
+    if kind == "DELETED" {
+        // the daemon removes a slice that it deletes itself before the event arrives
+        let is_foreign = slices.remove(&name).is_some();
+        if is_foreign {
+            log::info!("another client deleted ResourceSlice {name}");
         }
-        _ => drop(slices.insert(name, object)),
+        return Ok(is_foreign);
     }
-    Ok(())
+    slices.insert(name, object);
+    Ok(known != new)
+}
+
+fn version(slice: &Value) -> Option<u64> {
+    slice["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }
 
 fn name(slice: &Value) -> Option<&str> {

@@ -91,12 +91,20 @@ impl Served {
         let registrar = registration.clone();
         let registration = Server::builder().add_service(RegistrationServer::new(registration));
         let registration = Socket::serve(&paths.registration, registration, &mut tasks);
-        Self {
+        let mut served = Self {
             registration,
             driver,
             tasks,
             registrar,
-        }
+        };
+        served.make_sockets();
+        served
+    }
+
+    /// Makes missing sockets. Makes the registration only if the driver's socket exists, because kubelet would register
+    /// a driver that does not answer. Returns true if both exist.
+    fn make_sockets(&mut self) -> bool {
+        self.driver.make() && self.registration.make()
     }
 
     /// Makes the sockets that could not be made, or that another program removes. Kubelet needs both sockets: without the registration
@@ -109,8 +117,7 @@ impl Served {
             if self.registration.is_gone() {
                 self.registrar.unregistered();
             }
-            let are_there = [&mut self.driver, &mut self.registration].map(Socket::keep);
-            let is_whole = !are_there.contains(&false);
+            let is_whole = self.make_sockets();
             tokio::select! {
                 _ = self.tasks.join_next() => return,
                 // wait longer after a failed attempt: the attempt itself changes the directories
@@ -130,14 +137,12 @@ impl Socket {
                 log::error!("the DRA driver's server ended: {error}");
             }
         });
-        let mut socket = Self {
+        Self {
             path: path.to_owned(),
             listening: None,
             connections,
             reported: LogOnce::default(),
-        };
-        socket.keep();
-        socket
+        }
     }
 
     fn directory(&self) -> &Path {
@@ -150,7 +155,7 @@ impl Socket {
     }
 
     /// Makes the socket if it does not exist. Returns true if the socket exists afterwards.
-    fn keep(&mut self) -> bool {
+    fn make(&mut self) -> bool {
         if !self.is_gone() {
             return true;
         }
