@@ -81,18 +81,18 @@ fn bounds_leave_what_is_between_them() {
             };
             let mut range = Range::of_prefix(prefix).unwrap();
             let cut = bounds.cut(&mut range, &[owned]);
-            let said = format!("{start}..{end} of {prefix}: {cut:?}");
+            let context = format!("{start}..{end} of {prefix}: {cut:?}");
             match places {
                 (Some(start), Some(end)) if start <= end => {
-                    assert_eq!((range.start, range.end), (start, end), "{said}");
+                    assert_eq!((range.start, range.end), (start, end), "{context}");
                     let is_own = (start..=end).contains(&number(own));
-                    assert_eq!(cut == Err(BoundsError::Own(own)), is_own, "{said}");
-                    assert_eq!(cut == Ok(vec![]), !is_own, "{said}");
+                    assert_eq!(cut == Err(BoundsError::Own(own)), is_own, "{context}");
+                    assert_eq!(cut == Ok(vec![]), !is_own, "{context}");
                 }
                 (Some(_), Some(_)) => {
-                    assert!(matches!(cut, Err(BoundsError::Crossed { .. })), "{said}");
+                    assert!(matches!(cut, Err(BoundsError::Crossed { .. })), "{context}");
                 }
-                _ => assert!(matches!(cut, Err(BoundsError::Outside { .. })), "{said}"),
+                _ => assert!(matches!(cut, Err(BoundsError::Outside { .. })), "{context}"),
             }
         }
     }

@@ -136,8 +136,8 @@ fn a_value_by_its_place() {
     assert_eq!(refused.to_string(), "list[1]: it is even");
     assert_eq!(refused.value.as_deref(), Some(r#"{"a":"x"}"#));
     let forged = root.at("x\nname: \u{1b}[2J").wrong("must be odd");
-    let told = r"x\nname: \u{1b}[2J: must be odd, and is missing";
-    assert_eq!(forged.to_string(), told);
+    let expected = r"x\nname: \u{1b}[2J: must be odd, and is missing";
+    assert_eq!(forged.to_string(), expected);
     let none = root.at("list").element(7).at("a").wrong("must be odd");
     assert_eq!(none.to_string(), "list[7].a: must be odd, and is missing");
     let odd = root.objects("odd").expect_err("a number");

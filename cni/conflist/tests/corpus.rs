@@ -88,7 +88,7 @@ fn goes_in_and_out(text: &str, entry: &Entry) {
 }
 
 #[test]
-fn every_list_says_where_it_comes_from() {
+fn every_list_has_a_source() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     let sources = fs::read_to_string(directory.join("SOURCES.md")).expect("sources");
     let mut lists = corpus(".conflist");

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_pods_network_is_reported() {
         let record = record();
-        let said = of_record(&record);
+        let statuses = of_record(&record);
         let expected = json!([{
             "driver": "hca.rdma",
             "pool": "node-1",
@@ -182,7 +182,7 @@ mod tests {
             },
             "data": {"rails": [record.rails["sandbox-1"][0].status_entry]},
         }]);
-        assert_eq!(json!(said), expected);
+        assert_eq!(json!(statuses), expected);
         assert!(!is_early(&record));
     }
 
@@ -192,9 +192,12 @@ mod tests {
         let rails = record.rails["sandbox-1"].clone();
         record.networks.insert("sandbox-2".into());
         record.rails.insert("sandbox-2".into(), rails.clone());
-        let said = of_record(&record);
-        assert_eq!(said[0]["networkData"], Value::Null);
-        assert_eq!(said[0]["data"]["rails"].as_array().map(Vec::len), Some(2));
+        let statuses = of_record(&record);
+        assert_eq!(statuses[0]["networkData"], Value::Null);
+        assert_eq!(
+            statuses[0]["data"]["rails"].as_array().map(Vec::len),
+            Some(2)
+        );
         // more data than the API server accepts
         let many = std::iter::repeat_n(rails[0].clone(), 200).collect();
         record.rails.insert("sandbox-2".into(), many);

@@ -405,12 +405,12 @@ mod tests {
             fs::create_dir(&file).unwrap();
             plant(much);
         };
-        let is_told =
+        let assert_remedy =
             |error: String| assert!(error.contains("remove that directory by hand"), "{error}");
-        let put = || is_told(put_one(root, &key("a")).unwrap_err().to_string());
+        let put = || assert_remedy(put_one(root, &key("a")).unwrap_err().to_string());
         let removed = || {
             let removed = remove(root, LockDeadline::of_verb(), &key("a"), POD);
-            is_told(removed.unwrap_err().to_string());
+            assert_remedy(removed.unwrap_err().to_string());
         };
         let left = || fs::read_dir(&file).unwrap().count();
         let by_hand = || {

@@ -267,7 +267,7 @@ mod tests {
             leads: false,
             is_alone: false,
         };
-        role.wait_for(|it| *it == second).await.expect("told");
+        role.wait_for(|it| *it == second).await.expect("a role");
         assert!(new.role().leads && !new.role().is_alone);
         assert!(new.runs(old.name()) && new.runs(new.name()));
         let waiting = lock_leadership(state.path());
@@ -278,7 +278,9 @@ mod tests {
 
         let name = new.name().to_owned();
         drop(new);
-        role.wait_for(|it| *it == Role::ALONE).await.expect("told");
+        role.wait_for(|it| *it == Role::ALONE)
+            .await
+            .expect("a role");
         assert!(!old.runs(&name));
         following.abort();
     }

@@ -280,7 +280,7 @@ mod tests {
     fn entries_go_with_their_pods_records_and_those_without_rails_stay() {
         let directory = tempfile::tempdir().expect("a directory");
         let containers = Containers::new(&directory.path().join("cdi"), directory.path());
-        let tell = |id: &str, rails: &[Value], held: &[&str]| {
+        let names_after_write = |id: &str, rails: &[Value], held: &[&str]| {
             let held: Vec<_> = held.iter().map(|id| container(id)).collect();
             let _lock = containers.lock().expect("nobody has it");
             // each container has two ids, and only one of them is in `held`
@@ -289,21 +289,24 @@ mod tests {
                 rails: Some(rails.to_vec()),
                 hook: None,
             };
-            let told = containers.write_entry(("rdma/hca", &ids), &edits, &held);
-            told.expect("written");
+            let written = containers.write_entry(("rdma/hca", &ids), &edits, &held);
+            written.expect("written");
             let text = fs::read(&containers.path).expect("the file");
             let content: Value = serde_json::from_slice(&text).expect("JSON");
             let entries = content["devices"].as_array().expect("a list").iter();
             let names = entries.map(|it| it["name"].as_str().expect("a name").to_owned());
             names.collect::<Vec<_>>()
         };
-        assert_eq!(tell("1", &[rail(5)], &["1x"]), ["rdma--hca:1"]);
-        assert_eq!(tell("2", &[], &["1x"]), ["rdma--hca:1", "rdma--hca:2"]);
-        let left = tell("3", &[rail(7)], &["3"]);
+        assert_eq!(names_after_write("1", &[rail(5)], &["1x"]), ["rdma--hca:1"]);
+        assert_eq!(
+            names_after_write("2", &[], &["1x"]),
+            ["rdma--hca:1", "rdma--hca:2"]
+        );
+        let left = names_after_write("3", &[rail(7)], &["3"]);
         assert_eq!(left, ["rdma--hca:2", "rdma--hca:3"]);
         // an empty file, which a power loss can leave, is replaced by a new file
         fs::write(&containers.path, "").expect("written");
-        assert_eq!(tell("3", &[rail(7)], &["3"]), ["rdma--hca:3"]);
+        assert_eq!(names_after_write("3", &[rail(7)], &["3"]), ["rdma--hca:3"]);
     }
 
     #[test]
@@ -314,7 +317,7 @@ mod tests {
         };
         let hook = || Hook::new(Path::new("/opt/cni/bin"), limits, Path::new("/state"));
         let ids = ["17".to_owned()];
-        let told = |edits: &Edits| {
+        let container_edits = |edits: &Edits| {
             let before = (&Value::Null, Known::new());
             let (content, _) = with_entry(before, ("rdma/hca", &ids), edits, &[]).expect("ids");
             content["devices"][0]["containerEdits"].clone()
@@ -328,14 +331,14 @@ mod tests {
             rails: None,
             hook: Some(hook()),
         };
-        assert_eq!(told(&edits), json!({"hooks": hooks}));
+        assert_eq!(container_edits(&edits), json!({"hooks": hooks}));
         edits.rails = Some(vec![]);
         assert_eq!(
-            told(&edits),
+            container_edits(&edits),
             json!({"env": ["RDMA_RAILS=[]"], "hooks": hooks})
         );
         edits.hook = None;
-        assert_eq!(told(&edits), json!({"env": ["RDMA_RAILS=[]"]}));
+        assert_eq!(container_edits(&edits), json!({"env": ["RDMA_RAILS=[]"]}));
     }
 
     #[test]
@@ -346,8 +349,8 @@ mod tests {
             let made = containers.make(container("17")).expect("made");
             assert_eq!(fs::read_dir(&made).expect("it is there").count(), 0);
             let variables = [("ONE", "=mlx5_0".to_owned()), ("TWO", "5".to_owned())];
-            let told = containers.write_library_file(container("17"), file, variables);
-            told.expect("written");
+            let written = containers.write_library_file(container("17"), file, variables);
+            written.expect("written");
             let text = fs::read_to_string(made.join(file.name())).expect("the file");
             assert_eq!(text, "ONE==mlx5_0\nTWO=5\n");
         }

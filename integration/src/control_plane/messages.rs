@@ -51,7 +51,7 @@ pub(super) enum Change {
 pub(super) struct Answer {
     /// Exit status in the form in which `wait` returns it.
     status: i32,
-    said: String,
+    output: String,
     errors: String,
 }
 
@@ -60,7 +60,7 @@ impl Answer {
         let errors = String::new();
         Self {
             status: 0,
-            said: output,
+            output,
             errors,
         }
     }
@@ -68,7 +68,7 @@ impl Answer {
     pub(super) fn not_done(output: String, errors: String) -> Self {
         Self {
             status: 1 << 8,
-            said: output,
+            output,
             errors,
         }
     }
@@ -78,7 +78,7 @@ impl Answer {
     }
 
     pub(super) fn into_output(self) -> String {
-        self.said
+        self.output
     }
 }
 
@@ -87,7 +87,7 @@ impl From<Output> for Answer {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self {
             status: output.status.into_raw(),
-            said: text(output.stdout),
+            output: text(output.stdout),
             errors: text(output.stderr),
         }
     }
@@ -97,7 +97,7 @@ impl From<Answer> for Output {
     fn from(answer: Answer) -> Self {
         Self {
             status: ExitStatus::from_raw(answer.status),
-            stdout: answer.said.into_bytes(),
+            stdout: answer.output.into_bytes(),
             stderr: answer.errors.into_bytes(),
         }
     }

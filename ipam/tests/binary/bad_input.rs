@@ -190,10 +190,10 @@ fn host_addresses() {
         (json!(["10.77.0.2/24"]), "must list addresses"),
         (json!(["nic0"]), "must list addresses"),
     ] {
-        let said = format!("hostAddresses: {value} is not valid: {expected}");
+        let error = format!("hostAddresses: {value} is not valid: {expected}");
         conf["hostAddresses"] = value;
-        call("ADD", "a", &conf).fails(7, &said);
-        call("STATUS", "", &conf).fails(7, &said);
+        call("ADD", "a", &conf).fails(7, &error);
+        call("STATUS", "", &conf).fails(7, &error);
     }
     assert_eq!(node.leases(), [""; 0]);
 }
@@ -240,16 +240,16 @@ fn a_data_directory_that_is_none() {
     fs::write(node.data_dir(), "").unwrap();
     let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
     let path = node.leases_dir();
-    let said = format!(
+    let error = format!(
         "cannot create {:?}: Not a directory (os error 20); ipam.dataDir must be a directory that \
          can be written",
         path.join("rdma-ipam/attachments")
     );
-    call("ADD", "a", &conf).fails(5, &said);
-    let said = said
+    call("ADD", "a", &conf).fails(5, &error);
+    let error = error
         .replace("create", "write")
         .replace("/rdma-ipam/attachments", "");
-    call("STATUS", "", &conf).fails(50, &format!("ADD cannot work: {said}"));
+    call("STATUS", "", &conf).fails(50, &format!("ADD cannot work: {error}"));
     assert_eq!(call("DEL", "a", &conf).error().0, 5);
 }
 
@@ -265,8 +265,8 @@ fn a_data_directory_that_cannot_be_written() {
             "mount --bind {directory} {directory}; mount -o remount,ro,bind {directory}"
         ));
         for (command, code) in [("ADD", 5), ("STATUS", 50), ("DEL", 5)] {
-            let (told, message) = call(command, "b", &conf).error();
-            assert_eq!(told, code);
+            let (observed, message) = call(command, "b", &conf).error();
+            assert_eq!(observed, code);
             let reason = "Read-only file system (os error 30); ipam.dataDir must be a directory that \
                           can be written";
             assert!(message.ends_with(reason), "{message}");

@@ -3,7 +3,7 @@
 
 use super::{
     node::{Node, call},
-    parent::told,
+    parent::parent_conf,
 };
 use serde_json::json;
 
@@ -19,7 +19,7 @@ fn bounds_are_relative_to_each_prefix() {
         ),
     ] {
         let node = Node::new();
-        let conf = told(
+        let conf = parent_conf(
             &node,
             json!({"family": "ipv4", "strategy": "sequential", "rangeStart": "+50", "rangeEnd": "-9",
                    "exclude": ["+52"]}),
@@ -34,7 +34,7 @@ fn bounds_are_relative_to_each_prefix() {
 #[test]
 fn addresses_outside_the_bounds_are_never_assigned() {
     let node = Node::new();
-    let conf = told(
+    let conf = parent_conf(
         &node,
         json!({"family": "ipv4", "rangeStart": "+50", "rangeEnd": "+53", "exclude": ["+51"]}),
         &["10.77.0.2/24"],
@@ -48,7 +48,7 @@ fn addresses_outside_the_bounds_are_never_assigned() {
         11,
         "no address is free in 10.77.0.50-10.77.0.53 of 10.77.0.0/24: 3 addresses are in use, and the others are never assigned",
     );
-    for (ip, said) in [
+    for (ip, error) in [
         (
             "10.77.0.51",
             "the requested address 10.77.0.51 is excluded by ipam.exclude: no pod gets it; request another one",
@@ -58,15 +58,15 @@ fn addresses_outside_the_bounds_are_never_assigned() {
             "the requested address 10.77.0.54 is not in 10.77.0.50-10.77.0.53 of 10.77.0.0/24",
         ),
     ] {
-        let asked = call("ADD", "d", &conf).env("CNI_ARGS", &format!("IP={ip}"));
-        asked.fails(7, said);
+        let add = call("ADD", "d", &conf).env("CNI_ARGS", &format!("IP={ip}"));
+        add.fails(7, error);
     }
 }
 
 #[test]
 fn bounds_of_both_families_are_their_own() {
     let node = Node::new();
-    let conf = told(
+    let conf = parent_conf(
         &node,
         json!({"family": "both", "strategy": "sequential",
                "rangeStart": {"ipv4": "+50", "ipv6": "+0x1000"},
@@ -84,16 +84,16 @@ fn bounds_of_both_families_are_their_own() {
 #[test]
 fn bounds_with_the_nodes_own_address_are_refused() {
     let node = Node::new();
-    let bounded = |ipam| told(&node, ipam, &["10.77.0.77/24"]);
-    let said = "bond1 (rail eth0): its own address 10.77.0.77 is among the addresses of pods: other nodes would give \
-                it to a pod while this node is off; set ipam.rangeStart and ipam.rangeEnd so that it is outside, or add \
-                10.77.0.77 to ipam.exclude";
+    let bounded = |ipam| parent_conf(&node, ipam, &["10.77.0.77/24"]);
+    let error = "bond1 (rail eth0): its own address 10.77.0.77 is among the addresses of pods: other nodes would give \
+                 it to a pod while this node is off; set ipam.rangeStart and ipam.rangeEnd so that it is outside, or \
+                 add 10.77.0.77 to ipam.exclude";
     // the blocks divide the whole prefix
     let blocks = bounded(json!({"family": "ipv4", "perNode": 8}));
-    call("ADD", "a", &blocks).fails(101, said);
+    call("ADD", "a", &blocks).fails(101, error);
     let mut conf = bounded(json!({"family": "ipv4", "rangeStart": "+50"}));
-    call("ADD", "a", &conf).fails(101, said);
-    let status = format!("ADD cannot work: {}", said.replace(" (rail eth0)", ""));
+    call("ADD", "a", &conf).fails(101, error);
+    let status = format!("ADD cannot work: {}", error.replace(" (rail eth0)", ""));
     call("STATUS", "", &conf).fails(50, &status);
     conf["ipam"]["exclude"] = json!(["+70..+79"]);
     call("ADD", "a", &conf).result();
@@ -106,11 +106,11 @@ fn nodes_with_blocks_give_different_addresses() {
         json!({"family": "ipv4", "strategy": "sequential", "rangeStart": "+128", "perNode": 8});
     for (own, given) in [("10.77.0.1", "10.77.0.136"), ("10.77.0.2", "10.77.0.144")] {
         let node = Node::new();
-        let conf = told(&node, ipam.clone(), &[&format!("{own}/24")]);
+        let conf = parent_conf(&node, ipam.clone(), &[&format!("{own}/24")]);
         assert_eq!(call("ADD", "a", &conf).address(), given);
     }
     let node = Node::new();
-    call("ADD", "a", &told(&node, ipam, &["10.77.0.16/24"])).fails(
+    call("ADD", "a", &parent_conf(&node, ipam, &["10.77.0.16/24"])).fails(
         101,
         "bond1 (rail eth0): its own address 10.77.0.16 is number 16 in the prefix 10.77.0.0/24, and block 16 of \
          ipam.perNode 8 ends after 10.77.0.254: lower ipam.perNode, or give the netdev a lower address",
@@ -120,7 +120,7 @@ fn nodes_with_blocks_give_different_addresses() {
 #[test]
 fn bounds_that_do_not_fit_are_reported_with_the_prefix() {
     let node = Node::new();
-    for (ipam, said) in [
+    for (ipam, error) in [
         (
             json!({"rangeEnd": "+300"}),
             "bond1 (rail eth0): ipam.rangeEnd +300 is outside the prefix 10.77.0.0/28",
@@ -149,11 +149,11 @@ fn bounds_that_do_not_fit_are_reported_with_the_prefix() {
              ipam.rangeStart is +1",
         ),
     ] {
-        let mut conf = told(&node, ipam, &["10.77.0.2/28"]);
+        let mut conf = parent_conf(&node, ipam, &["10.77.0.2/28"]);
         conf["ipam"]["family"] = "ipv4".into();
-        call("ADD", "a", &conf).fails(101, said);
+        call("ADD", "a", &conf).fails(101, error);
     }
-    let v6 = told(&node, json!({"rangeEnd": "+0"}), &["fd77::2/64"]);
+    let v6 = parent_conf(&node, json!({"rangeEnd": "+0"}), &["fd77::2/64"]);
     call("ADD", "a", &v6).fails(
         101,
         "bond1 (rail eth0): ipam.rangeEnd +0 leaves no address in the prefix fd77::/64: the default of ipam.rangeStart \

@@ -137,9 +137,9 @@ fn recover(node: &Node, conf: &Value, then: Then, when: &str) {
                 .map(ToString::to_string)
                 .filter(|ip| !node.leases().contains(ip))
                 .collect();
-            let mut asked = conf.clone();
-            asked["runtimeConfig"] = json!({"ips": free});
-            let theirs = call("ADD", "b", &asked).addresses();
+            let mut conf_with_ips = conf.clone();
+            conf_with_ips["runtimeConfig"] = json!({"ips": free});
+            let theirs = call("ADD", "b", &conf_with_ips).addresses();
             assert_whole(node, when);
             a("DEL").ok();
             assert_eq!(node.leases().len(), 2, "{when}: b keeps {theirs:?}");

@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 
 #[test]
 fn messages_are_as_written() {
-    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", said);
+    golden::assert_lines_of_each(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", results);
 }
 
 /// Returns the results for `input`, in which `CNI_ARGS` is a field.
-fn said(input: &str) -> Vec<String> {
+fn results(input: &str) -> Vec<String> {
     let least = read(r#"{"ipam":{"subnet":"10.77.0.0/24"}}"#).expect("the least");
-    let mut said = vec![match read(input) {
+    let mut lines = vec![match read(input) {
         Ok(mut taken) => {
             taken.retain(|field| !least.contains(field));
             format!("taken: {}", taken.join(", "))
@@ -27,9 +27,9 @@ fn said(input: &str) -> Vec<String> {
     }];
     let mut mistakes = Mistakes::of(Command::Del);
     if let Err(error) = Place::parse(&conf(input).0, &mut mistakes) {
-        said.push(format!("DEL: {error}"));
+        lines.push(format!("DEL: {error}"));
     }
-    said
+    lines
 }
 
 /// Returns the configuration `input` and its `CNI_ARGS`. Adds a version and a name if they are missing.

@@ -5,7 +5,7 @@ use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
 use std::{collections::HashSet, fs, io, net::Ipv6Addr};
 
-pub(crate) fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
+pub(crate) fn parent_conf(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
     let mut conf = node.conf(ipam);
     conf["ipam"]["from"] = "parent".into();
     conf["master"] = "bond1".into();
@@ -16,7 +16,7 @@ pub(crate) fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
 #[test]
 fn the_callers_fields_are_used() {
     let node = Node::new();
-    let mut conf = told(
+    let mut conf = parent_conf(
         &node,
         json!({"family": "both", "strategy": "sequential"}),
         &["2001:db8:1::10/64", "10.77.0.2/24"],
@@ -43,8 +43,8 @@ fn the_callers_fields_are_used() {
         call("ADD", "b", &conf).addresses(),
         ["10.77.0.4/24", "2001:db8:1::3/64"]
     );
-    let asked = call("ADD", "c", &conf).env("CNI_ARGS", "IP=2001:db8:1::1");
-    asked.fails(
+    let add = call("ADD", "c", &conf).env("CNI_ARGS", "IP=2001:db8:1::1");
+    add.fails(
         7,
         "the requested address 2001:db8:1::1 is the usual address of a router in a prefix whose router is unknown: no \
          pod gets it; request another one",
@@ -70,7 +70,7 @@ fn a_route_to_a_family_without_address_is_left_out() {
     for (family, expected) in [("ipv6", &routes[..1]), ("both", &routes)] {
         let node = Node::new();
         let addresses = ["2001:db8:1::10/64", "10.77.0.2/24"];
-        let mut conf = told(&node, json!({"family": family}), &addresses);
+        let mut conf = parent_conf(&node, json!({"family": family}), &addresses);
         conf["masterRoutes"] = json!(routes);
         let result = call("ADD", "a", &conf).result();
         assert_eq!(result["routes"], json!(expected), "{family}");
@@ -89,7 +89,7 @@ fn rails_share_no_round_robin() {
                 let add = call(
                     "ADD",
                     container,
-                    &told(&node, json!({"strategy": "sequential"}), rail),
+                    &parent_conf(&node, json!({"strategy": "sequential"}), rail),
                 );
                 add.env("CNI_IFNAME", &format!("rdma{index}")).address()
             })
@@ -164,9 +164,9 @@ fn tentative_duplicate_and_temporary_addresses_do_not_count() {
         let node = Node::new();
         let mut conf = node.conf(json!({"from": "parent"}));
         conf["master"] = "bond1".into();
-        let said = "bond1 (rail eth0) has no global IPv6 address on this host: give the netdev one (not temporary or \
-                    deprecated) with a prefix of /126 or shorter, or choose another ipam.family";
-        call("ADD", "a", &conf).fails(101, said);
+        let error = "bond1 (rail eth0) has no global IPv6 address on this host: give the netdev one (not temporary or \
+                     deprecated) with a prefix of /126 or shorter, or choose another ipam.family";
+        call("ADD", "a", &conf).fails(101, error);
         // until duplicate address detection has found the duplicate, and the temporary address is in use
         shell(
             "for _ in $(seq 600); do
@@ -175,7 +175,7 @@ fn tentative_duplicate_and_temporary_addresses_do_not_count() {
                  sleep 0.1
              done; exit 1",
         );
-        call("ADD", "a", &conf).fails(101, said);
+        call("ADD", "a", &conf).fails(101, error);
         shell("ip addr flush dev bond1; ip addr add 2001:db8:9::2/64 dev bond1 nodad");
         call("ADD", "a", &conf).result();
     });
@@ -207,15 +207,15 @@ fn an_address_that_is_not_global_does_not_count() {
 #[test]
 fn missing_node_state_is_reported() {
     let node = Node::new();
-    let none = told(&node, json!({}), &["fe80::1/64", "10.77.0.2/24"]);
-    let said = "bond1 (rail net1) has no global IPv6 address on this host: give the netdev one (not temporary or \
-                deprecated) with a prefix of /126 or shorter, or choose another ipam.family";
+    let none = parent_conf(&node, json!({}), &["fe80::1/64", "10.77.0.2/24"]);
+    let error = "bond1 (rail net1) has no global IPv6 address on this host: give the netdev one (not temporary or \
+                 deprecated) with a prefix of /126 or shorter, or choose another ipam.family";
     call("ADD", "a", &none)
         .env("CNI_IFNAME", "net1")
-        .fails(101, said);
-    let said = said.replace(" (rail net1)", "");
-    call("STATUS", "", &none).fails(50, &format!("ADD cannot work: {said}"));
-    let lone = told(
+        .fails(101, error);
+    let error = error.replace(" (rail net1)", "");
+    call("STATUS", "", &none).fails(50, &format!("ADD cannot work: {error}"));
+    let lone = parent_conf(
         &node,
         json!({"family": "both"}),
         &["2001:db8::1/128", "10.77.0.2/24"],
@@ -238,7 +238,7 @@ fn missing_node_state_is_reported() {
         7,
         "master: this host has no netdev \"nosuch0\", and masterAddresses is missing",
     );
-    for (field, value, said) in [
+    for (field, value, error) in [
         (
             "masterAddresses",
             json!(["2001:db8::1"]),
@@ -251,9 +251,9 @@ fn missing_node_state_is_reported() {
             "masterRoutes: [{\"dst\":\"::/0\"}] is not valid: must list {\"dst\", \"gw\"} objects, dst with its prefix length",
         ),
     ] {
-        let mut conf = told(&node, json!({}), &["2001:db8:1::10/64"]);
+        let mut conf = parent_conf(&node, json!({}), &["2001:db8:1::10/64"]);
         conf[field] = value;
-        call("ADD", "a", &conf).fails(7, said);
+        call("ADD", "a", &conf).fails(7, error);
     }
     assert_eq!(node.leases(), [""; 0]);
 }
@@ -264,7 +264,7 @@ fn missing_node_state_is_reported() {
 fn nodes_that_configure_nothing_give_different_addresses() {
     let nodes = [Node::new(), Node::new()];
     let first = |node: &Node| {
-        let conf = told(
+        let conf = parent_conf(
             node,
             json!({"family": "both"}),
             &["10.77.0.2/16", "fd00::2/64"],
@@ -282,7 +282,7 @@ fn nodes_that_configure_nothing_give_different_addresses() {
 fn neighbours_known_to_the_caller_are_avoided() {
     for strategy in ["stable", "sequential"] {
         let node = Node::new();
-        let mut conf = told(&node, json!({"strategy": strategy}), &["2001:db8:1::10/64"]);
+        let mut conf = parent_conf(&node, json!({"strategy": strategy}), &["2001:db8:1::10/64"]);
         let add = |container: &str, conf: &Value| {
             let args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0";
             call("ADD", container, conf).env("CNI_ARGS", args).address()
@@ -298,8 +298,8 @@ fn neighbours_known_to_the_caller_are_avoided() {
         conf["neighbourAddresses"] = json!([wanted, "2001:db8:1::99"]);
         assert_ne!(add("b", &conf), wanted, "{strategy}");
         // ADD assigns a requested address; the caller then probes it
-        let asked = call("ADD", "c", &conf).env("CNI_ARGS", &format!("IP={wanted}"));
-        assert_eq!(asked.address(), wanted);
+        let requested = call("ADD", "c", &conf).env("CNI_ARGS", &format!("IP={wanted}"));
+        assert_eq!(requested.address(), wanted);
         conf["neighbourAddresses"] = json!(["2001:db8:1::99/64"]);
         call("ADD", "d", &conf).fails(
             7,
@@ -312,7 +312,7 @@ fn neighbours_known_to_the_caller_are_avoided() {
 #[test]
 fn a_neighbours_address_is_given_only_when_nothing_else_is_left() {
     let node = Node::new();
-    let mut conf = told(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
+    let mut conf = parent_conf(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
     // .1 is a router's usual address, .2 is the host's
     conf["neighbourAddresses"] = json!(["10.77.0.3", "10.77.0.4", "10.77.0.5"]);
     assert_eq!(call("ADD", "a", &conf).address(), "10.77.0.6");
@@ -351,7 +351,7 @@ fn counting_goes_on_elsewhere_after_a_conflict() {
     let mut seen = HashSet::new();
     for _ in 0..4 {
         let node = Node::new();
-        let mut conf = told(
+        let mut conf = parent_conf(
             &node,
             json!({"strategy": "sequential"}),
             &["2001:db8:1::10/64"],
@@ -372,15 +372,15 @@ fn counting_goes_on_elsewhere_after_a_conflict() {
 #[test]
 fn a_conflict_counts_less_as_time_goes_by() {
     let node = Node::new();
-    let conf = told(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
+    let conf = parent_conf(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
     let given: Vec<String> = ["a", "b", "c", "d"]
         .map(|container| call("ADD", container, &conf).address())
         .into();
     let mut conflict = conf.clone();
     conflict["conflicts"] = json!([given[0]]);
     call("DEL", "a", &conflict).ok();
-    let (code, said) = call("ADD", "e", &conf).error();
-    assert_eq!(code, 11, "{said}");
+    let (code, message) = call("ADD", "e", &conf).error();
+    assert_eq!(code, 11, "{message}");
     node.age_conflict(&given[0], 61);
     assert_eq!(call("ADD", "e", &conf).address(), given[0]);
 }

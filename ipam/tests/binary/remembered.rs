@@ -3,7 +3,7 @@
 
 use super::{
     node::{Node, apart, call, shell},
-    parent::told,
+    parent::parent_conf,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs, os::unix::fs::symlink, path::PathBuf};
@@ -26,7 +26,7 @@ fn age(node: &Node, address: &str, seconds: u64) {
 /// node at `.3`, and a pod at `.4`. The second has none.
 fn met(node: &Node, strategy: &str) -> (Value, Value) {
     let ipam = json!({"family": "ipv4", "strategy": strategy});
-    let off = told(node, ipam, &["10.77.0.2/29"]);
+    let off = parent_conf(node, ipam, &["10.77.0.2/29"]);
     let mut on = off.clone();
     on["neighbourAddresses"] = json!(["10.77.0.3", "10.77.0.4"]);
     on["nodeAddresses"] = json!(["10.77.0.3"]);

@@ -9,7 +9,7 @@ fn every_form_of_a_request() {
     let node = Node::new();
     let conf =
         node.conf(json!({"ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]]}));
-    let asked = |place: &[&str], ips: serde_json::Value| {
+    let conf_with = |place: &[&str], ips: serde_json::Value| {
         let mut conf = conf.clone();
         let mut inner = &mut conf;
         for key in place {
@@ -20,13 +20,13 @@ fn every_form_of_a_request() {
     };
     let by_args = call("ADD", "a", &conf).env("CNI_ARGS", "IgnoreUnknown=1;IP=10.77.0.50");
     assert_eq!(by_args.addresses(), ["10.77.0.50/24", "fd77::2/64"]);
-    let by_cni_args = asked(&["args", "cni", "ips"], json!(["fd77::50"]));
+    let by_cni_args = conf_with(&["args", "cni", "ips"], json!(["fd77::50"]));
     // the round robin continues after the requested address, as in host-local
     assert_eq!(
         call("ADD", "b", &by_cni_args).addresses(),
         ["10.77.0.51/24", "fd77::50/64"]
     );
-    let by_capability = asked(
+    let by_capability = conf_with(
         &["runtimeConfig", "ips"],
         json!(["10.77.0.60/24", "fd77::60"]),
     );
@@ -61,7 +61,7 @@ fn every_form_of_a_request() {
                 ),
             );
     }
-    let bad = asked(&["runtimeConfig", "ips"], json!(["10.77.0"]));
+    let bad = conf_with(&["runtimeConfig", "ips"], json!(["10.77.0"]));
     call("ADD", "d", &bad).fails(
         7,
         "runtimeConfig.ips: [\"10.77.0\"] is not valid: must list addresses, optionally with prefix lengths",
@@ -81,16 +81,16 @@ fn unavailable_addresses_are_refused() {
             ("10.77.0.0", "the network address of 10.77.0.0/24"),
             ("10.77.0.255", "the broadcast address of 10.77.0.0/24"),
         ] {
-            let said = format!(
+            let error = format!(
                 "the requested address {ip} is {what}: no pod gets it; request another one"
             );
-            ask(ip).fails(7, &said);
+            ask(ip).fails(7, &error);
         }
         for ip in ["10.77.0.4", "10.78.0.4", "fd77::1"] {
-            let said = format!(
+            let error = format!(
                 "the requested address {ip} is not in 10.77.0.5-10.77.0.254 of 10.77.0.0/24"
             );
-            ask(ip).fails(7, &said);
+            ask(ip).fails(7, &error);
         }
         call("ADD", "b", &conf)
             .env("CNI_ARGS", "IP=10.77.0.7")
@@ -143,11 +143,11 @@ fn nor_are_those_of_nics_that_are_in_pods() {
         conf["masterAddresses"] = json!(["10.77.0.4/24", "fd77::3/64"]);
         conf["hostAddresses"] = json!(["10.77.0.2", "10.77.0.3", "fd77::2", "192.0.2.1"]);
         for ip in ["10.77.0.3", "fd77::2"] {
-            let asked = call("ADD", "a", &conf).env("CNI_ARGS", &format!("IP={ip}"));
-            let said = format!(
+            let add = call("ADD", "a", &conf).env("CNI_ARGS", &format!("IP={ip}"));
+            let error = format!(
                 "the requested address {ip} is an address of this host itself: no pod gets it; request another one"
             );
-            asked.fails(7, &said);
+            add.fails(7, &error);
         }
         assert_eq!(call("ADD", "a", &conf).addresses(), [v4, v6]);
         call("STATUS", "", &conf).ok();

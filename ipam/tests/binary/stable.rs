@@ -113,12 +113,12 @@ fn a_conflict_is_avoided_for_an_hour() {
     assert_ne!(second, first);
     pod("DEL", "c2", "web-1", &conf).ok();
     assert_eq!(pod("ADD", "c2", "web-1", &conf).address(), other);
-    let asked = pod("ADD", "c4", "web-2", &conf).env("CNI_ARGS", &format!("IP={first}"));
-    let said = format!(
+    let add = pod("ADD", "c4", "web-2", &conf).env("CNI_ARGS", &format!("IP={first}"));
+    let error = format!(
         "the requested address {first} is in use by another machine, as duplicate address detection \
          found; request another one, or retry in an hour"
     );
-    asked.fails(11, &said);
+    add.fails(11, &error);
     let mark = node.age_conflict(&first, HOUR);
     pod("DEL", "c3", "web-0", &conf).ok();
     assert_eq!(pod("ADD", "c5", "web-0", &conf).address(), first);

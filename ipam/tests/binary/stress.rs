@@ -51,7 +51,7 @@ struct Crowd {
     conf: Value,
     /// Addresses that ADD reported for an attachment. They are removed when a DEL of the attachment
     /// begins.
-    told: Mutex<BTreeSet<String>>,
+    reported: Mutex<BTreeSet<String>>,
     counts: Mutex<Counts>,
 }
 
@@ -102,9 +102,9 @@ impl Crowd {
         let ips = ips.map(|ip| ip["address"].as_str().expect("address"));
         let ips = ips.map(|ip| ip.split_once('/').expect("a length").0.to_owned());
         let ips: Vec<String> = ips.collect();
-        let mut told = self.told.lock().unwrap();
+        let mut reported = self.reported.lock().unwrap();
         for ip in &ips {
-            assert!(told.insert(ip.clone()), "{ip} was given twice");
+            assert!(reported.insert(ip.clone()), "{ip} was given twice");
         }
         Some(ips)
     }
@@ -123,7 +123,7 @@ impl Crowd {
                 let container: &String = live.keys().nth(index).expect("one");
                 let container = container.clone();
                 for ip in live.remove(&container).into_iter().flatten() {
-                    self.told.lock().unwrap().remove(&ip);
+                    self.reported.lock().unwrap().remove(&ip);
                 }
                 self.del(&container, &mut dice);
                 continue;
@@ -146,7 +146,7 @@ fn a_crowd_that_is_killed_at_random() {
     let crowd = Crowd {
         conf: node
             .conf(json!({"ranges": [[{"subnet": "10.77.0.0/26"}], [{"subnet": "fd77::/64"}]]})),
-        told: Mutex::default(),
+        reported: Mutex::default(),
         counts: Mutex::default(),
     };
     let live: BTreeMap<String, Vec<String>> = thread::scope(|scope| {

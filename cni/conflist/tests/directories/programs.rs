@@ -136,17 +136,17 @@ fn a_missing_program_of_the_entry_names_its_own_remedy() {
         "10-a.conflist",
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"}]}"#,
     )]);
-    let told = |programs: &[&str]| {
+    let obstacle = |programs: &[&str]| {
         let programs = present(programs);
         let why = plan::lacking(&files, &Runtime::Containerd, &entry, &programs);
         why.expect("an obstacle").to_string()
     };
     let missing = "whereabouts is not in \"/opt/cni/bin\"";
     let install = "install the IPAM plugin whereabouts";
-    let text = told(&["bridge", "rdma-cni"]);
+    let text = obstacle(&["bridge", "rdma-cni"]);
     assert!(text.contains(missing) && text.contains(install), "{text}");
     assert!(!text.contains("run install again"), "{text}");
-    let text = told(&["bridge"]);
+    let text = obstacle(&["bridge"]);
     assert!(
         text.contains(install) && text.contains("run install again"),
         "{text}"

@@ -339,7 +339,7 @@ fn a_specification_that_cannot_be_written_is_written_later() {
     assert_eq!(node(), Some(json!("uverbs1 231:193")));
     let check = || {
         let observe = || Ok::<_, FileError>(inventory(&[(1, 9), (2, 7), (3, 2)]));
-        let check = claims.check("boot-1", observe).expect("a look");
+        let check = claims.check("boot-1", observe).expect("a check");
         (check.changed.len(), check.failed.len())
     };
     let unfinished = format!("cdi/rdma-device-plugin-claim-{UID}.new");

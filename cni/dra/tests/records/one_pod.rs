@@ -34,7 +34,7 @@ fn containers_get_the_rails_of_their_one_pod() {
         );
         assert!(joined.expect("joined"));
     };
-    let told = || {
+    let rails_variable = || {
         let given = injected(directory.path()).expect("it has its network");
         let of = |request: &str| {
             let env = given[format!("{UID}-{request}")]["env"].clone();
@@ -48,11 +48,11 @@ fn containers_get_the_rails_of_their_one_pod() {
     };
     let expected = r#"[{"interface":"net1"},{"interface":"net2"}]"#;
     join("sandbox-1");
-    assert_eq!(told().as_deref(), Some(expected));
+    assert_eq!(rails_variable().as_deref(), Some(expected));
     join("sandbox-2");
-    assert_eq!(told(), None);
+    assert_eq!(rails_variable(), None);
     claims.left("sandbox-1").expect("left");
-    assert_eq!(told().as_deref(), Some(expected));
+    assert_eq!(rails_variable().as_deref(), Some(expected));
 }
 
 /// The files of a pod do not change while the pod runs, even if the claim gets another pod.

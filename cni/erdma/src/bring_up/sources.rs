@@ -113,7 +113,7 @@ impl Sources {
         let wait = before.map_or(self.pace.again, |it| (it.wait * 2).min(self.pace.longest));
         let reason = match silent {
             Some(reason) => reason.clone(),
-            None => match self.look_up(mac).await {
+            None => match self.query_metadata(mac).await {
                 Ok(known) => {
                     self.unanswered.remove(mac);
                     let kept = known.iter().map(|it| (mac.clone(), it.clone()));
@@ -141,7 +141,7 @@ impl Sources {
         Err(unanswered)
     }
 
-    async fn look_up(
+    async fn query_metadata(
         &mut self,
         mac: &HardwareAddress,
     ) -> Result<Option<NicAddress>, MetadataError> {

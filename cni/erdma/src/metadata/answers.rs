@@ -137,7 +137,7 @@ mod tests {
             whole("10.0.0.5", "10.0.0.0/24", "10.0.0.253"),
             Ok("10.0.0.5/24 via 10.0.0.253".to_owned())
         );
-        for (ip, cidr, router, told) in [
+        for (ip, cidr, router, expected) in [
             (
                 "10.0.0.256",
                 "10.0.0.0/24",
@@ -231,8 +231,8 @@ mod tests {
             ),
             ("10.0.0.5", "10.0.0.0/24", "none", "not an IPv4 address"),
         ] {
-            let error = whole(ip, cidr, router).expect_err(told);
-            assert!(error.contains(told), "{error}");
+            let error = whole(ip, cidr, router).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
         }
         assert!(whole("10.0.0.4", "10.0.0.4/31", "10.0.0.5").is_ok());
     }
@@ -241,7 +241,7 @@ mod tests {
     fn a_line_is_one_word() {
         assert_eq!(line("ip", b"10.0.0.5\n").expect("a word"), "10.0.0.5");
         let long = "<html>".repeat(50);
-        for (body, told) in [
+        for (body, expected) in [
             (&b""[..], "empty"),
             (b"\n\n", "empty"),
             (b"10.0.0.5\n10.0.0.6\n", "one word"),
@@ -250,8 +250,11 @@ mod tests {
             ("10.0.0.5\u{a0}".as_bytes(), "one word"),
             (b"10.0.0.5\0", "one word"),
         ] {
-            let error = line("ip", body).expect_err(told).to_string();
-            assert!(error.contains(told) && error.contains("ip is"), "{error}");
+            let error = line("ip", body).expect_err(expected).to_string();
+            assert!(
+                error.contains(expected) && error.contains("ip is"),
+                "{error}"
+            );
         }
         let error = ipv4("ip", &long).expect_err("no address").to_string();
         assert!(error.contains("<html>") && error.len() < 140, "{error}");

@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_base_address_is_a_host_and_a_port() {
-        for (text, told) in [
+        for (text, expected) in [
             ("http://100.100.100.200", "http://100.100.100.200"),
             ("http://100.100.100.200/", "http://100.100.100.200"),
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
@@ -128,7 +128,7 @@ mod tests {
             ("http://metadata.internal", "http://metadata.internal"),
         ] {
             let base: Base = text.parse().expect(text);
-            assert_eq!(base.to_string(), told);
+            assert_eq!(base.to_string(), expected);
         }
         for text in [
             "",

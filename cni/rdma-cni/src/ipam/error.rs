@@ -161,8 +161,8 @@ mod tests {
         );
         for character in ["x", "\0", "\u{9f}", "\u{2028}", "\u{202e}"] {
             // white space at the ends is trimmed
-            let told = error(&format!("<{}>", character.repeat(1 << 20)));
-            assert!(told.len() < 500 && told.ends_with('…'), "{told}");
+            let message = error(&format!("<{}>", character.repeat(1 << 20)));
+            assert!(message.len() < 500 && message.ends_with('…'), "{message}");
         }
         let many = serde_json::json!({"ips": {"x": "y\n".repeat(1000)}}).to_string();
         assert!(error(&many).ends_with('…'));

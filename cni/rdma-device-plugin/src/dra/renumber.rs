@@ -172,8 +172,8 @@ pub(super) mod tests {
         let in_the_way = claims.directory().join(format!("{UID}.new"));
         fs::create_dir(&in_the_way).expect("a directory");
         let (counter, tries) = watch::channel(0);
-        let heard = Watch::new(vec![claims.directory().to_owned()]);
-        let counting = tokio::spawn(heard.count(counter));
+        let claims_watch = Watch::new(vec![claims.directory().to_owned()]);
+        let counting = tokio::spawn(claims_watch.count(counter));
         let (_node, receiver) = watch::channel(node());
         let begun = Instant::now();
         let follower = tokio::spawn(follow(receiver, hardware, state.clone()));

@@ -45,7 +45,7 @@ struct State {
     /// Last problem with the API server or this node's rails, which is logged once.
     problem: LogOnce,
     /// Last reason why a rail sent no request, which is logged once.
-    not_asked: LogOnce,
+    not_sent: LogOnce,
 }
 
 fn of(device: &str) -> Labels {
@@ -72,7 +72,7 @@ impl Fabric {
                 last: Instant::now(),
                 is_listed: false,
                 problem: LogOnce::default(),
-                not_asked: LogOnce::default(),
+                not_sent: LogOnce::default(),
             }),
         }))
     }
@@ -93,7 +93,7 @@ impl Fabric {
             }
             Event::NotSent(device, error) => {
                 let line = format!("{device} sends no requests: {error}");
-                state.not_asked.warn(&line);
+                state.not_sent.warn(&line);
             }
             Event::Verdict(device, true) => {
                 log::warn!(

@@ -7,7 +7,7 @@
 //! `rdma-cni`, with the namespace's path and the arguments of CRI-O. Multus' thin plugin wrote the third file, for the
 //! same list as its delegate, with the arguments of containerd.
 
-use crate::{FLANNEL, Node, plugin, refused, said};
+use crate::{FLANNEL, Node, plugin, refused, text_of};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use integration::Netns;
 use rdma_resources::{
@@ -98,7 +98,7 @@ fn installed(runtime: &str) -> Node {
     node.machine.write("chain.yaml", &conf);
     let path = |below| node.path(below).to_str().expect("a path").to_owned();
     let (new, conf) = (path("new"), path("chain.yaml"));
-    said(&node.run("install", &["--from", &new, "--config", &conf]));
+    text_of(&node.run("install", &["--from", &new, "--config", &conf]));
     for cache in ["results", "multus"] {
         fs::create_dir(node.path(cache)).expect("made");
     }
@@ -132,14 +132,14 @@ fn the_binaries_stay_until_the_pods_have_ended() {
         let netns = Netns::new("cached");
         cached.add(&node, netns.path());
         for _ in 0..2 {
-            let told = node.uninstall();
+            let output = node.uninstall();
             let why = format!(
                 "the binaries stay: {} calls them when it ends these pods, according to {:?}: ml/web-0; run \
                  uninstall again when the pods have ended\n",
                 cached.caller,
                 node.path(cached.cache)
             );
-            assert!(told.ends_with(&why), "{told}");
+            assert!(output.ends_with(&why), "{output}");
             assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
             has_binaries(&node, true);
         }
@@ -256,7 +256,7 @@ fn a_node_without_the_directory_of_a_cache_has_no_such_pods() {
         fs::remove_dir(node.path(directory)).expect("removed");
         let mounts = ["", "state"].map(|below| (below, node.path(below)));
         let mounts = mounts.each_ref().map(|(below, onto)| (*below, &**onto));
-        said(&node.uninstall_with_mounts(&mounts));
+        text_of(&node.uninstall_with_mounts(&mounts));
         has_binaries(&node, false);
     }
 }
@@ -347,8 +347,11 @@ fn limits_are_lifted_before_the_pods_end() {
     let netns = Netns::new("cached");
     LIBCNI.add(&node, netns.path());
     limit_a_pod(&node);
-    let told = said(&uninstall_with_cgroups(&node));
-    assert!(told.contains("the binaries stay: CRI-O calls"), "{told}");
+    let output = text_of(&uninstall_with_cgroups(&node));
+    assert!(
+        output.contains("the binaries stay: CRI-O calls"),
+        "{output}"
+    );
     let max = node.read("cgroup/pods/a/rdma.max");
     assert_eq!(max, format!("{LIMITED}mlx5_0 hca_object=max"));
     assert!(!node.path("state/limited/c1.json").exists());
@@ -373,6 +376,6 @@ fn limits_that_cannot_be_lifted_do_not_hide_why_the_binaries_stay() {
     assert!(error.contains(lift) && !error.contains(stay), "{error}");
     has_binaries(&node, true);
     fs::remove_file(node.path("cgroup/cgroup.type")).expect("removed");
-    said(&uninstall_with_cgroups(&node));
+    text_of(&uninstall_with_cgroups(&node));
     has_binaries(&node, false);
 }

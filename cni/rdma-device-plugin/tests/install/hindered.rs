@@ -2,7 +2,7 @@
 //! Tests of a node whose RDMA NICs have no IPv6 addresses, from which `rdma-ipam` derives pods' addresses. `install`
 //! and the daemon report this, and do not add `rdma-cni` to the network's list.
 
-use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, said};
+use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, text_of};
 use integration::{Daemon, Netns, stopwatch::Stopwatch, wait};
 use nix::{
     sys::signal::{Signal, kill},
@@ -63,7 +63,7 @@ impl Hindered {
 
     #[track_caller]
     fn install(&self) -> String {
-        said(&self.installing("0").output().expect("it runs"))
+        text_of(&self.installing("0").output().expect("it runs"))
     }
 
     /// Returns the command of `install`, which waits at most `wait` seconds for addresses of NICs.
@@ -109,7 +109,7 @@ fn an_address_that_comes_a_little_later_is_waited_for() {
         hindered
             .netns
             .ip("address add 2001:db8::1/64 dev ens1 nodad");
-        let text = said(&installed.join().expect("it ended"));
+        let text = text_of(&installed.join().expect("it ended"));
         assert!(text.contains("the runtime calls rdma-cni"), "{text}");
     });
     assert!(hindered.is_in());
@@ -129,7 +129,7 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
     assert!(hindered.node.path("opt/cni/bin/rdma-cni").exists());
 
     let checked = hindered.daemon(&["--check-config"]).output();
-    let checked = said(&checked.expect("it runs"));
+    let checked = text_of(&checked.expect("it runs"));
     assert!(checked.contains(WITHHELD), "{checked}");
     // the reason appears only once
     let count = checked.matches("global IPv6 address").count();

@@ -51,7 +51,7 @@ pub(crate) fn becomes(daemon: &Daemon, status: u16, words: &str) {
 }
 
 #[test]
-fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() {
+fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_reports_it() {
     let node = Node::new();
     fs::remove_dir_all(node.path("etc/cni")).expect("removed");
     node.install();

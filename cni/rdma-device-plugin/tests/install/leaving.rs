@@ -2,7 +2,7 @@
 //! Tests of `uninstall` while pods have devices, after pods ended without `rdma-cni`, and with other
 //! directories than at the installation.
 
-use crate::{FLANNEL, Node, refused, said};
+use crate::{FLANNEL, Node, refused, text_of};
 use integration::Netns;
 use rdma_netns::{Kernel, Linux, Pod};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ fn prepared_claims_keep_it_from_being_taken_away() {
         error.contains("an unreadable one") && error.contains(uid),
         "{error}"
     );
-    said(&node.run("uninstall", &["--force"]));
+    text_of(&node.run("uninstall", &["--force"]));
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
 }
@@ -81,7 +81,7 @@ fn pods_with_devices_are_not_left_behind() {
     );
     assert!(error.contains("ml/trainer-0"), "{error}");
     assert_eq!(node.seen(), before);
-    let text = said(&node.run("uninstall", &["--force"]));
+    let text = text_of(&node.run("uninstall", &["--force"]));
     assert!(
         text.contains("the binaries stay, because devices of these pods are not back on the host: ml/trainer-0"),
         "{text}"
@@ -126,7 +126,7 @@ fn a_daemon_does_not_undo_what_is_forced() {
     crate::keeping::becomes(&daemon, 200, "the runtime calls rdma-cni");
     let netns = Netns::new("leaving");
     attach(&node, &netns, RECORD);
-    said(&node.run("uninstall", &["--force"]));
+    text_of(&node.run("uninstall", &["--force"]));
     let list = || node.read("etc/cni/net.d/10-flannel.conflist");
     let withdrawn = "uninstall removed it from the chain";
     crate::keeping::becomes(&daemon, 503, withdrawn);
@@ -164,7 +164,7 @@ fn failures_to_restore_are_reported_and_the_plugin_stays_for_them() {
     assert!(error.contains("ml/trainer-0: "), "{error}");
     assert!(error.contains("eth2 is nowhere"), "{error}");
     assert_eq!(node.seen(), before);
-    said(&node.run("uninstall", &["--force"]));
+    text_of(&node.run("uninstall", &["--force"]));
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
 }
@@ -252,13 +252,13 @@ fn labels_of_the_node_go_with_the_rest() {
         node.run("uninstall", &words).status.success()
     };
     assert!(!check());
-    let text = said(&node.run("uninstall", &features));
+    let text = text_of(&node.run("uninstall", &features));
     assert!(text.ends_with(&format!("{file:?}: removed\n")), "{text}");
     assert!(!file.exists() && check());
     // `uninstall` also removes labels if nothing else was installed on the node
     fs::write(&file, "").expect("written");
     assert!(!check());
-    said(&node.run("uninstall", &features));
+    text_of(&node.run("uninstall", &features));
     assert!(!file.exists() && check());
 }
 
@@ -272,7 +272,7 @@ fn the_report_of_the_fabric_watch_goes_with_the_rest() {
     for name in ["rails.json", ".rails.json.new"] {
         node.machine.write(&format!("state/fabric/{name}"), "{}");
     }
-    said(&node.run("uninstall", &[]));
+    text_of(&node.run("uninstall", &[]));
     assert!(!node.path("state/fabric").exists());
 }
 
@@ -295,7 +295,7 @@ fn device_information_goes_with_the_rest() {
     netns.die();
     let check = || node.run("uninstall", &["--check"]).status.success();
     assert!(!check());
-    let text = said(&node.run("uninstall", &[]));
+    let text = text_of(&node.run("uninstall", &[]));
     let removed = "device information: 1 files removed\n";
     assert!(text.ends_with(removed), "{text}");
     assert!(!file.exists() && check());
@@ -437,14 +437,14 @@ fn uninstall_removes_the_entry_from_its_own_list() {
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
     fs::rename(&aside, &list).expect("moved");
     // without the option, `install` uses the directory of the last installation
-    let text = said(&run(&["install", "--from", &new]));
+    let text = text_of(&run(&["install", "--from", &new]));
     assert!(text.ends_with(", as before\n"), "{text}");
-    said(&run(&["uninstall"]));
+    text_of(&run(&["uninstall"]));
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
     // the network program removed its list
     node.install();
     fs::remove_file(&list).expect("removed");
-    said(&run(&["uninstall", "--force"]));
+    text_of(&run(&["uninstall", "--force"]));
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
 }

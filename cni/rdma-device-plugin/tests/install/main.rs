@@ -163,12 +163,12 @@ impl Node {
     fn install(&self) -> String {
         let new = self.path("new");
         let new = new.to_str().expect("a path");
-        said(&self.run("install", &["--from", new]))
+        text_of(&self.run("install", &["--from", new]))
     }
 
     #[track_caller]
     fn uninstall(&self) -> String {
-        said(&self.run("uninstall", &[]))
+        text_of(&self.run("uninstall", &[]))
     }
 
     /// Starts `uninstall --stay`.
@@ -217,7 +217,7 @@ impl Node {
 }
 
 #[track_caller]
-fn said(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     assert_eq!(error, "");

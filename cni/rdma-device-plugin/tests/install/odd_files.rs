@@ -2,7 +2,7 @@
 //! Tests of links, pipes, directories and a file of a gigabyte in place of the record of an installation, and of
 //! unusable modes.
 
-use crate::{FLANNEL, Node, refused, said};
+use crate::{FLANNEL, Node, refused, text_of};
 use integration::{OddFile, stopwatch::Stopwatch};
 use std::{
     fs::{self, Permissions},
@@ -51,7 +51,7 @@ fn unusable_modes_keep_nothing_installed() {
         for below in [RECORD, "state"] {
             fs::set_permissions(node.path(below), Permissions::from_mode(mode)).expect("set");
         }
-        said(&node.run("uninstall", &[]));
+        text_of(&node.run("uninstall", &[]));
         assert_eq!(node.seen(), before, "{mode:o}");
     }
 }

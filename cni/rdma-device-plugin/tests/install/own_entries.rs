@@ -43,16 +43,16 @@ fn a_users_entry_beside_ours_stays_and_ours_is_removed() {
         let node = Node::with_list(FLANNEL);
         node.install();
         let theirs = add_theirs(&node, is_first);
-        let told = node.uninstall();
+        let output = node.uninstall();
         assert_eq!(node.read(LIST), theirs, "uninstall, {is_first}");
-        assert!(told.contains(stay), "{told}");
+        assert!(output.contains(stay), "{output}");
 
         node.net(FILE, FLANNEL);
         node.install();
         let theirs = add_theirs(&node, is_first);
-        let told = node.install();
+        let output = node.install();
         assert_eq!(node.read(LIST), theirs, "install, {is_first}");
-        assert!(told.contains(by_others), "{told}");
+        assert!(output.contains(by_others), "{output}");
         node.uninstall();
         assert_eq!(node.read(LIST), theirs, "install and uninstall, {is_first}");
 

@@ -4,7 +4,7 @@
 use crate::{
     FLANNEL, Files, Node, Seen,
     keeping::{SOON, becomes, becomes_quiet, command, count_of_ours},
-    refused, said,
+    refused, text_of,
 };
 use inotify::{EventMask, Inotify, WatchMask};
 use integration::{CniCache, Daemon, stopwatch};
@@ -42,7 +42,7 @@ fn is_entry(node: &Node) -> Option<bool> {
 fn place(node: &Node, placement: &str) -> String {
     let new = node.path("new");
     let new = new.to_str().expect("a path");
-    said(&node.run("install", &["--from", new, "--placement", placement]))
+    text_of(&node.run("install", &["--from", new, "--placement", placement]))
 }
 
 fn list(node: &Node) -> Seen {
@@ -97,10 +97,10 @@ fn a_file_of_ours_and_no_list_is_touched() {
     becomes_quiet(&daemon);
     drop(daemon);
     fs::write(&list_path, FLANNEL).expect("written");
-    let said = node.uninstall();
+    let output = node.uninstall();
     assert!(
-        said.contains("cbr0/99-rdma-cni.conf\": removed\n"),
-        "{said}"
+        output.contains("cbr0/99-rdma-cni.conf\": removed\n"),
+        "{output}"
     );
     assert!(!node.path(OWN).exists());
     for below in ["etc/cni", "opt"] {
@@ -258,7 +258,7 @@ fn list_placement_uses_the_list_only() {
         let (conf, new) = (node.path("etc/config.json"), node.path("new"));
         let mut command = node.command("install", &[]);
         command.arg("--from").arg(new).arg("--config").arg(conf);
-        said(&command.output().expect("it runs"));
+        text_of(&command.output().expect("it runs"));
         assert_eq!(
             (count_of_ours(&node, FILE), is_entry(&node)),
             (1, None),
@@ -294,12 +294,12 @@ fn the_directory_is_the_one_that_libcni_reads() {
 fn containerd_hears_of_a_change_below() {
     let node = Node::with_list(FLANNEL);
     let mut inotify = Inotify::init().expect("inotify");
-    let heard = WatchMask::MOVED_FROM | WatchMask::DELETE;
-    let watches = inotify.watches().add(node.path("etc/cni/net.d"), heard);
+    let mask = WatchMask::MOVED_FROM | WatchMask::DELETE;
+    let watches = inotify.watches().add(node.path("etc/cni/net.d"), mask);
     watches.expect("watched");
     let mut events = || {
         let mut buffer = [0; 4096];
-        let events = inotify.read_events(&mut buffer).expect("heard");
+        let events = inotify.read_events(&mut buffer).expect("events");
         let names: Vec<_> = events
             .filter(|it| !it.mask.contains(EventMask::ISDIR))
             .map(|it| it.name.expect("a name").to_owned())

@@ -5,7 +5,7 @@
 use crate::{
     FLANNEL, Node, SOCKET,
     keeping::{becomes, becomes_quiet, count_of_ours, daemon},
-    plugin, refused, said,
+    plugin, refused, text_of,
 };
 use integration::{stopwatch, wait};
 use std::{
@@ -44,7 +44,7 @@ fn a_directory_that_the_runtime_does_not_search_gets_nothing_into_the_list() {
     }
     assert_eq!(node.read(LIST), FLANNEL);
     // the daemon's pod starts nevertheless, and the daemon reports the reason why it is not ready
-    let text = said(&install(&node, &["--init-container"]));
+    let text = text_of(&install(&node, &["--init-container"]));
     assert!(
         text.contains("the runtime does not call rdma-cni yet"),
         "{text}"
@@ -70,14 +70,14 @@ fn a_runtime_may_search_several_directories() {
     let error = refused(&install(&node, &[]));
     assert!(error.contains("names portmap, not in"), "{error}");
     let further = ["--cni-bin-dir", second.to_str().expect("a path")];
-    let text = said(&install(&node, &further));
+    let text = text_of(&install(&node, &further));
     assert!(text.contains(CALLED), "{text}");
     assert!(first.join("rdma-cni").exists() && !second.join("rdma-cni").exists());
     // without `--cni-bin-dir` and `--cni-conf-dir`, `install` uses the directories of the last installation
     let mut again = node.bare("install");
     again.arg("--state-dir").arg(node.path("state"));
     again.arg("--from").arg(node.path("new"));
-    let text = said(&again.output().expect("it runs"));
+    let text = text_of(&again.output().expect("it runs"));
     assert!(
         text.contains(CALLED) && text.contains("as before"),
         "{text}"
@@ -114,7 +114,7 @@ fn a_runtime_may_search_several_directories() {
 fn an_obstacle_in_the_list_does_not_keep_the_daemon_from_its_work() {
     let node = Node::with_list(&FLANNEL.replace("0.3.1", "0.2.0"));
     refused(&install(&node, &[]));
-    let text = said(&install(&node, &["--init-container"]));
+    let text = text_of(&install(&node, &["--init-container"]));
     assert!(text.contains("cniVersion is 0.2.0"), "{text}");
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
     // a missing binary is an error also for an init container
@@ -232,7 +232,7 @@ fn a_container_without_the_directory_changes_nothing() {
     // the directory does not exist, as in an image without files
     command.arg(bin.parent().expect("a directory"));
     command.arg(program.get_program()).args(program.get_args());
-    let text = said(&command.output().expect("unshare"));
+    let text = text_of(&command.output().expect("unshare"));
     let unmounted = format!("are unknown ({bin:?} is not mounted)");
     assert!(text.contains(&unmounted), "{text}");
     assert_eq!(node.read(LIST), list);
@@ -253,7 +253,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     assert!(error.contains("--kubelet-dir"), "{error}");
     assert_eq!(node.seen(), before);
     // kubelet is absent because an image is being built
-    let text = said(&install(&node, &["--without-kubelet"]));
+    let text = text_of(&install(&node, &["--without-kubelet"]));
     assert!(
         text.contains("no pod of the network starts before kubelet does"),
         "{text}"
@@ -261,7 +261,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     assert!(node.read(LIST).contains("\"podResourcesSocket\""));
     node.uninstall();
     // the init container must not fail: kubelet would never start the other containers
-    let text = said(&install(&node, &["--init-container"]));
+    let text = text_of(&install(&node, &["--init-container"]));
     assert!(text.contains(&socket), "{text}");
     assert_eq!(node.read(LIST), FLANNEL);
     let daemon = daemon(&node);
@@ -288,7 +288,7 @@ fn named_devices_need_no_request() {
     let text = "resources: [{name: rdma/hca, kind: shared}]\nchain: {confDir: /absent, plugin: {devices: [{netdev: eth1}]}}\n";
     node.machine.write("etc/chain.yaml", text);
     let conf = node.path("etc/chain.yaml");
-    said(&install(
+    text_of(&install(
         &node,
         &["--config", conf.to_str().expect("a path")],
     ));

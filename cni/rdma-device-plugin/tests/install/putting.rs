@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of `install` and `uninstall`: the list, the binaries, and the errors.
 
-use crate::{FLANNEL, Node, SOCKET, TERWAY, refused, said};
+use crate::{FLANNEL, Node, SOCKET, TERWAY, refused, text_of};
 use inotify::{Inotify, WatchMask};
 use serde_json::{Value, json};
 use std::{
@@ -63,13 +63,13 @@ fn install_and_uninstall_leave_every_byte_mode_owner_and_time() {
         if text.contains("\"rdma") {
             // the binaries must stay while the operator's own list names them
             assert!(
-                said(&took).contains("the binaries stay: rdma-cni or rdma-ipam is still in"),
+                text_of(&took).contains("the binaries stay: rdma-cni or rdma-ipam is still in"),
                 "{took:?}"
             );
             assert_eq!(node.seen().get(&path), before.get(&path), "{file}");
             continue;
         }
-        said(&took);
+        text_of(&took);
         assert_eq!(node.seen(), before, "{file}");
     }
 }
@@ -96,7 +96,7 @@ fn the_list_calls_ours_last_with_the_configured_fields() {
     );
     let (conf, new) = (node.path("etc/chain.yaml"), node.path("new"));
     let path = |path: &std::path::Path| path.to_str().expect("a path").to_owned();
-    said(&node.run(
+    text_of(&node.run(
         "install",
         &["--from", &path(&new), "--config", &path(&conf)],
     ));
@@ -121,7 +121,7 @@ fn a_configuration_without_a_chain_is_reported_as_defaults() {
     let (conf, new) = (node.path("etc/config.json"), node.path("new"));
     let mut command = node.command("install", &[]);
     command.arg("--from").arg(new).arg("--config").arg(&conf);
-    let text = said(&command.output().expect("it runs"));
+    let text = text_of(&command.output().expect("it runs"));
     let sentence = format!(
         "{conf:?} has no chain, so install uses the defaults: it adds rdma-cni without further fields to a list in \
          {:?}, by containerd's rules; ",
@@ -130,7 +130,7 @@ fn a_configuration_without_a_chain_is_reported_as_defaults() {
     assert!(text.starts_with(&sentence), "{text}");
     node.machine
         .configure(r#"{"mode": "hca", "chain": {"confDir": "/absent"}}"#);
-    let text = said(&command.output().expect("it runs"));
+    let text = text_of(&command.output().expect("it runs"));
     assert!(!text.contains("has no chain"), "{text}");
     assert!(!node.install().contains("has no chain"));
 }
@@ -143,9 +143,9 @@ fn containerd_hears_of_the_new_list() {
         let node = Node::new();
         node.net(file, text);
         let mut inotify = Inotify::init().expect("inotify");
-        let heard = WatchMask::MOVED_FROM | WatchMask::DELETE;
+        let mask = WatchMask::MOVED_FROM | WatchMask::DELETE;
         let directory = node.path("etc/cni/net.d");
-        inotify.watches().add(&directory, heard).expect("watched");
+        inotify.watches().add(&directory, mask).expect("watched");
         for step in ["install", "uninstall"] {
             match step {
                 "install" => node.install(),
@@ -153,7 +153,7 @@ fn containerd_hears_of_the_new_list() {
             };
             // each step must cause an event after which containerd reads its configuration again
             let mut buffer = [0; 4096];
-            let events = inotify.read_events(&mut buffer).expect("heard");
+            let events = inotify.read_events(&mut buffer).expect("events");
             assert!(events.count() > 0, "{file}: {step}");
         }
     }
@@ -189,10 +189,10 @@ fn the_ipam_plugin_of_another_list_stays() {
         "\"type\": \"bridge\", \"ipam\": {\"type\": \"rdma-ipam\"}",
     );
     node.net("20-storage.conflist", &list.replace("cbr0", "storage"));
-    let told = node.uninstall();
+    let output = node.uninstall();
     assert!(
-        told.contains("rdma-cni or rdma-ipam is still in 20-storage.conflist"),
-        "{told}"
+        output.contains("rdma-cni or rdma-ipam is still in 20-storage.conflist"),
+        "{output}"
     );
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(node.path("opt/cni/bin/rdma-ipam").exists());
@@ -206,16 +206,16 @@ fn a_users_changes_in_our_entry_stay() {
     let changed = text.replace("\"rdma-cni\",", "\"rdma-cni\", \"mtu\": 4200,");
     assert_ne!(text, changed);
     node.net("10-flannel.conflist", &changed);
-    let said = node.install();
+    let output = node.install();
     assert!(
-        said.ends_with(", with an entry that another program wrote, as before\n"),
-        "{said}"
+        output.ends_with(", with an entry that another program wrote, as before\n"),
+        "{output}"
     );
     assert_eq!(node.read(LIST), changed);
     assert!(!node.path("etc/cni/net.d/cbr0").exists());
-    let said = node.uninstall();
+    let output = node.uninstall();
     assert!(
-        said.contains("the binaries stay: rdma-cni or rdma-ipam is still in 10-flannel.conflist")
+        output.contains("the binaries stay: rdma-cni or rdma-ipam is still in 10-flannel.conflist")
     );
     assert_eq!(node.read(LIST), changed);
     // the network program writes its file again, and `install` adds the entry again
@@ -227,7 +227,7 @@ fn a_users_changes_in_our_entry_stay() {
 }
 
 #[test]
-fn a_second_install_changes_nothing_and_says_so() {
+fn a_second_install_changes_nothing_and_reports_it() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let before = node.seen();
@@ -370,7 +370,7 @@ fn two_capabilities_are_enough_for_another_users_list() {
         let mut command = Command::new("setpriv");
         command.arg("--bounding-set=-all,+chown,+dac_override");
         command.arg(program.get_program()).args(program.get_args());
-        said(&command.output().expect("setpriv"));
+        text_of(&command.output().expect("setpriv"));
     }
     assert_eq!(node.seen(), before);
 }

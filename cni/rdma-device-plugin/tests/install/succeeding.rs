@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the entry of `rdma-cni` in the list while daemons with different `chain` settings follow each other.
 
-use crate::{FLANNEL, Node, said};
+use crate::{FLANNEL, Node, text_of};
 use integration::{
     Daemon,
     wait::{TIMEOUT, within},
@@ -31,7 +31,7 @@ fn install(node: &Node, mtu: u32) {
     let mut command = node.command("install", &["--init-container"]);
     command.arg("--from").arg(node.path("new"));
     command.arg("--config").arg(configuration(node, mtu));
-    said(&command.output().expect("it runs"));
+    text_of(&command.output().expect("it runs"));
 }
 
 fn daemon(node: &Node, mtu: u32) -> Daemon {

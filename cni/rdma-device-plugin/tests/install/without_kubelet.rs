@@ -2,7 +2,7 @@
 //! Tests of a node without kubelet, on which podman or nerdctl makes containers: the configuration names the devices
 //! and the network.
 
-use crate::{FLANNEL, Node, SOCKET, refused, said};
+use crate::{FLANNEL, Node, SOCKET, refused, text_of};
 use integration::Netns;
 use std::{
     fs,
@@ -59,7 +59,7 @@ fn install_names_the_way_without_kubelet() {
 #[test]
 fn chain_is_all_that_install_needs() {
     let node = node();
-    let text = said(&install(&node, &format!(r#"{{"chain": {{{DEVICES}}}}}"#)));
+    let text = text_of(&install(&node, &format!(r#"{{"chain": {{{DEVICES}}}}}"#)));
     assert!(
         text.contains("the runtime calls rdma-cni for network podman"),
         "{text}"
@@ -102,7 +102,7 @@ fn a_network_of_podman_or_nerdctl_is_chosen_by_its_name() {
         let before = node.seen();
         let named = network.map_or(String::new(), |it| format!(r#""network": "{it}","#));
         let conf = format!(r#"{{"chain": {{"runtime": "{runtime}", {named} {DEVICES}}}}}"#);
-        let text = said(&install(&node, &conf));
+        let text = text_of(&install(&node, &conf));
         assert!(text.contains(&format!("({file})")), "{text}");
         for other in [
             "87-podman-bridge.conflist",
@@ -136,7 +136,7 @@ fn several_networks_have_the_entry() {
     for network in ["podman", "rails", "podman"] {
         let conf =
             format!(r#"{{"chain": {{"runtime": "podman", "network": "{network}", {DEVICES}}}}}"#);
-        let text = said(&install(&node, &conf));
+        let text = text_of(&install(&node, &conf));
         assert!(text.contains(&format!("for network {network}")), "{text}");
     }
     assert!(files.iter().all(|it| ours(&node, it)));
@@ -172,7 +172,7 @@ fn a_chain_that_podman_cannot_use_is_refused() {
 fn doctor_examines_the_installation() {
     let node = node();
     let conf = format!(r#"{{"chain": {{"runtime": "podman", "network": "rails", {DEVICES}}}}}"#);
-    said(&install(&node, &conf));
+    text_of(&install(&node, &conf));
     let host = Netns::new("without-kubelet");
     let doctor = |more: &[&str]| {
         let mut command: Command = host.command(env!("CARGO_BIN_EXE_rdma-device-plugin"));

@@ -212,7 +212,7 @@ fn eight_nics_on_two_numa_nodes() {
 }
 
 #[test]
-fn a_node_without_rdma_says_so() {
+fn a_node_without_rdma_reports_it() {
     let page = Found::default().page();
     has(
         &page,
