@@ -292,7 +292,7 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
         .collect();
     assert!(
         without.is_empty(),
-        "started without their rails, and nobody reported it: {without:?} of {}",
+        "{without:?} started without rails and without a report, of {} pods",
         started.len()
     );
     // most pods start between two writes; a program that refuses all pods must not pass

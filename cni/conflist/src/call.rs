@@ -37,9 +37,7 @@ pub fn called(directory: &Directory, runtime: &Runtime, placed: &Placed) -> Resu
         }),
         (Some(ours), _) => Ok(Called {
             by_others: matches!(ours.place, Position::Delegate(_))
-                || placed
-                    .get(&picked.file)
-                    .is_none_or(|it| !it.contains(&ours.configuration)),
+                || !placement::entries_in(placed, &picked.file).contains(&ours.configuration),
             file: picked.file,
             network,
         }),

@@ -26,6 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// that belong to this project. It is empty for a list without our entry, and for a file in a network's own directory.
 pub type Placed = BTreeMap<String, Vec<Map<String, Value>>>;
 
+/// Returns this project's entries in `file`.
+pub(crate) fn entries_in<'a>(placed: &'a Placed, file: &str) -> &'a [Map<String, Value>] {
+    placed.get(file).map_or(&[], Vec::as_slice)
+}
+
 /// Configured place of our entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
@@ -164,8 +169,9 @@ pub(crate) fn put_in_directory(
 ) -> Result<Vec<Change>, Obstacle> {
     let refused = |why| refused(&picked.file, why);
     list.check().map_err(refused)?;
-    let ours = placed.get(&picked.file).map_or(&[][..], Vec::as_slice);
-    let in_list = list.without_entries(ours).map_err(refused)?;
+    let in_list = list
+        .without_entries(entries_in(placed, &picked.file))
+        .map_err(refused)?;
     let mut changes = vec![];
     changes.extend(put(directory, picked, Some(entry), placed)?);
     changes.extend(in_list.map(|text| Change::rewrite(&picked.file, text)));

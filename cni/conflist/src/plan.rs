@@ -164,7 +164,7 @@ fn put(
     }
     let list = List::parse(text).map_err(|why| broken(file, why))?;
     let wanted = placement.wanted(picked, runtime)?;
-    let ours = placed.get(file).map_or(&[][..], Vec::as_slice);
+    let ours = placement::entries_in(placed, file);
     let mut changes = vec![];
     let mut in_directory = placement::in_directory(directory, picked);
     if in_directory.any(|it| !placed.contains_key(&it.file)) {

@@ -202,13 +202,8 @@ impl Claims {
         // observe while the directory is locked, so that the records match this observation
         let inventory = observe()?;
         for uid in due {
-            let followed = self.read(&uid).and_then(|record| {
-                let now = |nic: &GrantedDevice| present(nic, &inventory);
-                let followed = record.and_then(|it| followed(it, boot_id, now));
-                followed.iter().try_for_each(|it| self.put(it))?;
-                Ok(followed)
-            });
-            match followed {
+            let now = |nic: &GrantedDevice| present(nic, &inventory);
+            match self.update(&uid, |it| followed(it, boot_id, now)) {
                 Ok(changed) => check.changed.extend(changed),
                 Err(error) => check.failed.push(error),
             }
@@ -216,9 +211,9 @@ impl Claims {
         Ok(check)
     }
 
-    /// Updates the records and CDI specifications of claims like [`Self::check`], but only of claims with a NIC that has
-    /// just moved. `moved` returns the present character devices of such a NIC, and `None` for another NIC. Returns the
-    /// changed records. Continues after an error, and returns the first error.
+    /// Updates the records and CDI specifications of claims like [`Self::check`], but only of claims with a NIC that
+    /// has just moved. `moved` returns the present character devices of such a NIC, and `None` for another NIC. Returns
+    /// the changed records. Continues after an error, and returns the first error.
     ///
     /// # Errors
     /// A file of such a claim cannot be read or written.
@@ -228,10 +223,9 @@ impl Claims {
         moved: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
     ) -> Result<Vec<Record>, FileError> {
         let followed = |record: Record| {
-            record
-                .nics()
-                .any(|nic| moved(nic).is_some())
-                .then_some(())?;
+            if !record.nics().any(|nic| moved(nic).is_some()) {
+                return None;
+            }
             let absent = record.absent.clone();
             let recorded = |nic: &GrantedDevice| {
                 let is_present = !absent.contains(&nic.address);
@@ -244,12 +238,8 @@ impl Claims {
             return Ok(vec![]);
         }
         let _lock = self.lock()?;
-        let follow = |Record { claim, .. }| {
-            let record = self.read(&claim.uid)?.and_then(followed);
-            record.iter().try_for_each(|it| self.put(it))?;
-            Ok(record)
-        };
-        let changed: Vec<Result<Option<Record>, FileError>> = due.into_iter().map(follow).collect();
+        let due = due.iter();
+        let changed: Vec<_> = due.map(|it| self.update(&it.claim.uid, followed)).collect();
         let changed: Result<Vec<_>, _> = changed.into_iter().collect();
         Ok(changed?.into_iter().flatten().collect())
     }
@@ -366,6 +356,18 @@ impl Claims {
             .collect()
     }
 
+    /// Writes the record of the claim `uid` as `followed` returns it. Returns the changed record. `None`: no file needs
+    /// a change, or the claim is not prepared.
+    fn update(
+        &self,
+        uid: &str,
+        followed: impl FnOnce(Record) -> Option<Record>,
+    ) -> Result<Option<Record>, FileError> {
+        let record = self.read(uid)?.and_then(followed);
+        record.iter().try_for_each(|it| self.put(it))?;
+        Ok(record)
+    }
+
     fn put(&self, record: &Record) -> Result<(), FileError> {
         let uid = &record.claim.uid;
         let specification = cdi::path(&record.cdi_dir, uid);
@@ -423,8 +425,8 @@ impl Claims {
 /// Suffix of the file name of a record that could not be read.
 const ASIDE: &str = "corrupt";
 
-/// Returns `record` with the present character devices of its NICs, which `now` returns. Returns `None` if no file needs
-/// a change in the boot `boot_id`.
+/// Returns `record` with the present character devices of its NICs, which `now` returns. Returns `None` if no file
+/// needs a change in the boot `boot_id`.
 fn followed(
     record: Record,
     boot_id: &str,

@@ -87,8 +87,8 @@ fn log_failures(failed: &[Failed]) {
     }
 }
 
-/// Updates the CDI entries of the attachment's RDMA devices, and the specifications of claims. With `need`, also creates missing entries that containers
-/// use. After an error, continues with the other entries.
+/// Updates the CDI entries of the attachment's RDMA devices, and the specifications of claims. With `need`, also
+/// creates missing entries that containers use. After an error, continues with the other entries.
 fn follow(
     state_dir: &Path,
     attachment: &Attachment,
@@ -136,7 +136,7 @@ fn follow(
         let Some(address) = &device.parent else {
             continue;
         };
-        let nodes: Vec<CharNode> = device.char_devices.iter().map(CharNode::from).collect();
+        let nodes = claims::nodes_of(device);
         let allocated = rail.allocated.as_ref().filter(|_| need);
         let promised = allocated.map_or(&[] as &[CharNode], |it| &it.by_name);
         match cdi.renumber(address, &nodes, promised) {

@@ -236,8 +236,8 @@ pub fn follow(
     observed: &Observed,
 ) -> Result<(), FileError> {
     let changed = Claims::new(state_dir).follow(&observed.boot_id, |nic| {
-        let device = rdma(nic, observed)?;
-        moved.contains(&device).then(|| nodes(nic, observed))?
+        let device = rdma(nic, observed).filter(|it| moved.contains(it));
+        device.map(nodes_of)
     })?;
     for record in changed {
         log::info!(
@@ -250,8 +250,12 @@ pub fn follow(
 
 /// Returns the character devices of the RDMA device of `nic`.
 fn nodes(nic: &GrantedDevice, observed: &Observed) -> Option<Vec<CharNode>> {
-    let device = rdma(nic, observed)?;
-    Some(device.char_devices.iter().map(CharNode::from).collect())
+    rdma(nic, observed).map(nodes_of)
+}
+
+/// Returns the character devices of `device`.
+pub fn nodes_of(device: &RdmaDevice) -> Vec<CharNode> {
+    device.char_devices.iter().map(CharNode::from).collect()
 }
 
 /// Returns the RDMA device of `nic`, in the pod or on the host.

@@ -113,8 +113,8 @@ impl<'a> Ipam<'a> {
     }
 
     /// Requests addresses for the rail with the name `pod_name` in the pod. `master` describes the rail's netdev in its
-    /// host state. The netdev itself may already be in the pod. Requested addresses in `assigned`, which the pod already
-    /// has, are not requested for this rail.
+    /// host state. The netdev itself may already be in the pod. Requested addresses in `assigned`, which the pod
+    /// already has, are not requested for this rail.
     pub fn add(
         &self,
         pod_name: &str,

@@ -98,8 +98,8 @@ impl<'a> Master<'a> {
     }
 }
 
-/// Returns true if a request for `ip` may be for a rail. `elsewhere` are the networks of the other rails, `assigned` the
-/// addresses that the pod has. A request names no rail. A runtime passes a request for the address of the pod's own
+/// Returns true if a request for `ip` may be for a rail. `elsewhere` are the networks of the other rails, `assigned`
+/// the addresses that the pod has. A request names no rail. A runtime passes a request for the address of the pod's own
 /// network to each plugin of the list.
 fn is_own(ip: &str, elsewhere: &[IpNetwork], assigned: &[IpAddr]) -> bool {
     let address = ip.split('/').next().unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::{
 use attachments::{Attachment, DesiredLink};
 use cni_protocol::{Command, result};
 use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
-use std::{borrow::Cow, net::IpAddr};
+use std::{borrow::Cow, mem, net::IpAddr};
 
 /// Maximum number of requests to IPAM for a rail. A probe finds an address in use within milliseconds. If other nodes
 /// use two thirds of a /24, one ADD in half a million would need more requests.
@@ -40,25 +40,22 @@ pub(super) fn obtain<K: Kernel>(
     let mut known = Cow::Borrowed(known);
     let masters = masters(&links, &present, &known);
     let previous = node.conf.network.prev_result.as_ref();
-    let mut assigned = previous.map_or(vec![], result::addresses);
-    let of_earlier_plugins = assigned.len();
-    let mut requested = 0;
-    let answers = attachment.rails.iter().zip(&masters).map(|(rail, master)| {
-        requested += 1;
-        let Some(master) = master else {
-            return Ok::<_, IpamError>(Answer::default());
-        };
-        let answer = ipam.add(&rail.pod_name, master, &assigned)?;
-        assigned.extend(answer.desired.addresses.iter().map(|it| it.ip));
-        Ok(answer)
+    let previous = previous.map_or(vec![], result::addresses);
+    let mut answers = vec![];
+    let mut rails = attachment.rails.iter().zip(&masters);
+    let requested = rails.try_for_each(|(rail, master)| {
+        answers.push(match master {
+            Some(master) => ipam.add(&rail.pod_name, master, &assigned(&previous, &answers))?,
+            None => Answer::default(),
+        });
+        Ok::<_, IpamError>(())
     });
-    let answers: Result<Vec<_>, _> = answers.collect();
-    if let Err(error) = &answers
+    if let Err(error) = &requested
         && error.is_answer()
     {
         // the refused rail and the later rails certainly have no address from IPAM, so a later DEL may succeed without
         // IPAM
-        let refused = attachment.rails.iter_mut().skip(requested - 1);
+        let refused = attachment.rails.iter_mut().skip(answers.len());
         refused.for_each(|rail| rail.ipam_refused = true);
         // if ADD cannot undo its changes, DEL learns from the record which rails IPAM refused
         if let Err(error) = node.store.update(attachment) {
@@ -68,8 +65,7 @@ pub(super) fn obtain<K: Kernel>(
             );
         }
     }
-    let mut answers = answers?;
-    assigned.truncate(of_earlier_plugins);
+    requested?;
     for number in 1.. {
         calls.settle()?;
         answered(attachment, observed, &answers);
@@ -106,20 +102,21 @@ pub(super) fn obtain<K: Kernel>(
         let masters = self::masters(&links, &present, &known);
         for (index, master) in masters.iter().enumerate() {
             let Some(master) = master else { continue };
-            let others = answers.iter().enumerate().filter(|(at, _)| *at != index);
-            let others = others.flat_map(|(_, answer)| &answer.desired.addresses);
-            let assigned: Vec<IpAddr> = assigned
-                .iter()
-                .copied()
-                .chain(others.map(|it| it.ip))
-                .collect();
+            let own = mem::take(&mut answers[index]);
+            let assigned = assigned(&previous, &answers);
             let request = (master, &*assigned);
-            if let Some(answer) = another(&ipam, attachment, index, request, pod, &conflicts)? {
-                answers[index] = answer;
-            }
+            let answer = another(&ipam, attachment, index, request, pod, &conflicts)?;
+            answers[index] = answer.unwrap_or(own);
         }
     }
     Ok(Some(answers))
+}
+
+/// Returns the addresses that the pod has from `previous` plugins and from IPAM's `answers`.
+fn assigned(previous: &[IpAddr], answers: &[Answer]) -> Vec<IpAddr> {
+    let of_rails = answers.iter().flat_map(|it| &it.desired.addresses);
+    let previous = previous.iter().copied();
+    previous.chain(of_rails.map(|it| it.ip)).collect()
 }
 
 /// Returns a description of each netdev in `links` that exists (`Some`).

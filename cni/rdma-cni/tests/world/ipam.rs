@@ -273,17 +273,7 @@ fn an_address_that_the_pod_has_is_not_requested_for_a_rail() {
     config["prevResult"]["ips"] = json!([{"address": "10.88.0.50/16", "interface": 0}]);
     config["runtimeConfig"]["ips"] = json!(["10.88.0.50"]);
     let args = "K8S_POD_NAME=a;IP=10.88.0.50,192.168.0.7/24,203.0.113.9";
-    let mut output = vec![];
-    node.run_on(
-        &node.kernel,
-        "ADD",
-        Some(&pod),
-        &config,
-        Some(args),
-        &mut output,
-    );
-    let result: serde_json::Value = serde_json::from_slice(&output).unwrap();
-    assert!(result["code"].is_null(), "{result}");
+    node.run_with("ADD", &pod, &config, args).must_succeed();
     let log = fs::read_to_string(node.plugins.join("stand-in.args")).unwrap();
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!(
@@ -303,19 +293,7 @@ fn recovery_calls_ipam_with_the_old_pods_arguments() {
     let (node, config) = (&served.node, &served.config);
     let other = node.pod("b");
     let old = node.pod("a");
-    let add = |pod: &Pod, args: &str| {
-        let mut output = vec![];
-        node.run_on(
-            &node.kernel,
-            "ADD",
-            Some(pod),
-            config,
-            Some(args),
-            &mut output,
-        );
-        let result: serde_json::Value = serde_json::from_slice(&output).unwrap();
-        assert!(result["code"].is_null(), "{result}");
-    };
+    let add = |pod: &Pod, args: &str| node.run_with("ADD", pod, config, args).must_succeed();
     add(&old, "K8S_POD_NAME=old;IP=10.0.0.1");
     node.kernel.with(|world| world.unmount(&old.netns));
     add(&other, "K8S_POD_NAME=other;IP=10.0.0.2");

@@ -71,18 +71,7 @@ impl Cluster {
     }
 
     pub(crate) fn run_with(&self, command: &str, pod: &Pod, config: &Value, args: &str) -> Answer {
-        let mut output = vec![];
-        let node = &self.node;
-        node.run_on(
-            &node.kernel,
-            command,
-            Some(pod),
-            config,
-            Some(args),
-            &mut output,
-        );
-        let value = serde_json::from_slice(&output).unwrap_or(Value::Null);
-        Answer { value }
+        self.node.run_with(command, pod, config, args)
     }
 
     pub(crate) fn add(&self, pod: &Pod, config: &Value) -> Answer {

@@ -301,6 +301,14 @@ impl Node {
         self.run_on(&self.kernel, command, pod, config, None, output);
     }
 
+    /// Runs a verb like [`Self::run`], with `args` as `CNI_ARGS`.
+    pub(crate) fn run_with(&self, command: &str, pod: &Pod, config: &Value, args: &str) -> Answer {
+        let (mut output, pod, args) = (vec![], Some(pod), Some(args));
+        self.run_on(&self.kernel, command, pod, config, args, &mut output);
+        let value = serde_json::from_slice(&output).unwrap_or(Value::Null);
+        Answer { value }
+    }
+
     /// Runs a verb on `kernel`, for example on a wrapper of this node's kernel. `args` is `CNI_ARGS`.
     pub(crate) fn run_on(
         &self,

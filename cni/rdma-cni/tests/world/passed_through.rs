@@ -167,18 +167,9 @@ fn a_kubelet_that_is_busy_or_restarts_is_waited_for() {
             std::thread::sleep(Duration::from_millis(300));
             kubelet.lock().unwrap().come();
         });
-        let mut output = vec![];
         let args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=a";
-        node.run_on(
-            &node.kernel,
-            "ADD",
-            Some(&pod),
-            &config,
-            Some(args),
-            &mut output,
-        );
-        let answer: Value = serde_json::from_slice(&output).unwrap();
-        assert_eq!(answer, previous(), "{socket}");
+        let answer = node.run_with("ADD", &pod, &config, args);
+        assert_eq!(answer.must_succeed(), previous(), "{socket}");
     });
 }
 

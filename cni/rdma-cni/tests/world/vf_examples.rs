@@ -180,7 +180,11 @@ fn a_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
         let changed: Vec<_> = changed
             .filter(|it| !example.set.contains(&it.as_str()))
             .collect();
-        assert_eq!(changed, [] as [&String; 0], "{name}: nobody requested it");
+        assert_eq!(
+            changed,
+            [] as [&String; 0],
+            "{name} sets attributes without a request"
+        );
 
         let netns = node.netns(&pod);
         let link = node.kernel.with(|world| world.link(netns, "net1").cloned());

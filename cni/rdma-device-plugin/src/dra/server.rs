@@ -107,9 +107,9 @@ impl Served {
         self.driver.make() && self.registration.make()
     }
 
-    /// Makes the sockets that could not be made, or that another program removes. Kubelet needs both sockets: without the registration
-    /// socket, kubelet unregisters the driver until it finds a new registration socket. Returns when a server has
-    /// ended, which happens only after an error.
+    /// Makes the sockets that could not be made, or that another program removes. Kubelet needs both sockets: without
+    /// the registration socket, kubelet unregisters the driver until it finds a new registration socket. Returns when a
+    /// server has ended, which happens only after an error.
     pub async fn keep(mut self) {
         let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
         let mut watch = Watch::new(directories.into());

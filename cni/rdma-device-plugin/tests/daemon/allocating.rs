@@ -360,7 +360,7 @@ fn cdi_entries_return_after_a_reboot_until_the_ids_are_granted_by_path() {
     node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
     fs::remove_file(&file).expect("removed");
     node.daemon.signal(Signal::SIGHUP);
-    wait::until("nobody has a CDI name", || {
+    wait::until("the daemon publishes no CDI directory", || {
         let published = Published::read(&node.machine.path("state")).expect("read");
         published.expect("published").cdi_dir.is_none()
     });

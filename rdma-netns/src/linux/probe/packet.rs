@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(by.0, OTHER);
         let mut answer = probe.clone();
         answer[7] = 2;
-        assert_eq!(claim_of(&answer), None, "an answer of nobody");
+        assert_eq!(claim_of(&answer), None, "an answer without a sender");
         answer[SENDER..SENDER + 4].copy_from_slice(&[10, 0, 0, 5]);
         assert_eq!(claim_of(&answer), Some((ip("10.0.0.5"), Sign::Has)));
         let mut request = probe.clone();
