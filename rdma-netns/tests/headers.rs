@@ -54,8 +54,8 @@ const ENUMERATIONS: &[(&str, &str)] = &[
     ("enum rdma_nldev_command", "RDMA_NLDEV_CMD_"),
 ];
 
-/// Offsets that the sources use in messages without a named constant: in `neighbours`, `monitor`, `routes`, `vfs`,
-/// `nldev`, `smc::diag`, `sidr`.
+/// Offsets and sizes that the sources use in messages without a named constant: in `neighbours`, `monitor`, `routes`,
+/// `vfs`, `nldev`, `smc::diag`, `sidr`.
 const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct ndmsg, ndm_ifindex)", 4),
     ("offsetof(struct ndmsg, ndm_state)", 8),
@@ -86,6 +86,17 @@ const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct smc_diag_linkinfo, peer_gid)", 106),
     ("offsetof(struct smc_diag_lgrinfo, lnk)", 0),
     ("offsetof(struct smc_diag_fallback, peer_diagnosis)", 4),
+    ("sizeof(struct rdma_ucm_cmd_hdr)", 8),
+    ("sizeof(struct rdma_ucm_create_id)", 24),
+    ("sizeof(struct rdma_ucm_bind)", 136),
+    ("sizeof(struct rdma_ucm_resolve_addr)", 272),
+    ("sizeof(struct rdma_ucm_resolve_route)", 8),
+    ("sizeof(struct rdma_ucm_set_option)", 24),
+    ("sizeof(struct rdma_ucm_query)", 16),
+    ("sizeof(struct rdma_ucm_query_addr_resp)", 280),
+    ("sizeof(struct rdma_ucm_connect)", 288),
+    ("sizeof(struct rdma_ucm_get_event)", 8),
+    ("sizeof(struct rdma_ucm_event_resp)", 336),
     ("offsetof(struct rdma_ucm_cmd_hdr, out)", 6),
     ("offsetof(struct rdma_ucm_create_id, response)", 8),
     ("offsetof(struct rdma_ucm_create_id, ps)", 16),

@@ -2,6 +2,7 @@
 //! Commands and events of `/dev/infiniband/rdma_cm` (`include/uapi/rdma/rdma_user_cm.h`).
 
 use std::{mem::offset_of, net::IpAddr};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `RDMA_USER_CM_CMD_*`
 pub(super) mod command {
@@ -39,45 +40,20 @@ pub(super) const QUERY_ADDRESS: u32 = 0;
 
 /// `sizeof(struct __kernel_sockaddr_storage)`
 const SOCKET_ADDRESS: usize = 128;
-/// `sizeof(struct rdma_ucm_cmd_hdr)`
-const HEADER: usize = 8;
-/// `sizeof(struct rdma_ucm_create_id)`
-const CREATE_ID: usize = 24;
-/// `sizeof(struct rdma_ucm_bind)`
-const BIND: usize = 136;
-/// `sizeof(struct rdma_ucm_resolve_addr)`
-const RESOLVE_ADDR: usize = 272;
-/// `sizeof(struct rdma_ucm_resolve_route)`
-const RESOLVE_ROUTE: usize = 8;
-/// `sizeof(struct rdma_ucm_set_option)`
-const SET_OPTION: usize = 24;
-/// `sizeof(struct rdma_ucm_query)`
-const QUERY: usize = 16;
-/// `sizeof(struct rdma_ucm_query_addr_resp)`
-const ADDRESSES: usize = 280;
-/// `sizeof(struct rdma_ucm_connect)`
-const CONNECT: usize = 288;
-/// `sizeof(struct rdma_ucm_get_event)`
-const GET_EVENT: usize = 8;
-/// `sizeof(struct rdma_ucm_event_resp)`
-const EVENT: usize = 336;
 
+// the sizes and offsets of `PLACES` in tests/headers.rs; that test compares `PLACES` with the kernel's headers
 const _: () = {
-    assert!(size_of::<Header>() == HEADER);
-    assert!(size_of::<CreateId>() == CREATE_ID);
-    assert!(size_of::<Bind>() == BIND);
-    assert!(size_of::<ResolveAddress>() == RESOLVE_ADDR);
-    assert!(size_of::<ResolveRoute>() == RESOLVE_ROUTE);
-    assert!(size_of::<SetOption>() == SET_OPTION);
-    assert!(size_of::<Query>() == QUERY);
-    assert!(size_of::<Addresses>() == ADDRESSES);
-    assert!(size_of::<Connect>() == CONNECT);
-    assert!(size_of::<GetEvent>() == GET_EVENT);
-    assert!(size_of::<Event>() == EVENT);
-};
-
-// the offsets of `PLACES` in tests/headers.rs; that test compares `PLACES` with the kernel's headers
-const _: () = {
+    assert!(size_of::<Header>() == 8);
+    assert!(size_of::<CreateId>() == 24);
+    assert!(size_of::<Bind>() == 136);
+    assert!(size_of::<ResolveAddress>() == 272);
+    assert!(size_of::<ResolveRoute>() == 8);
+    assert!(size_of::<SetOption>() == 24);
+    assert!(size_of::<Query>() == 16);
+    assert!(size_of::<Addresses>() == 280);
+    assert!(size_of::<Connect>() == 288);
+    assert!(size_of::<GetEvent>() == 8);
+    assert!(size_of::<Event>() == 336);
     assert!(offset_of!(Header, output) == 6);
     assert!(offset_of!(CreateId, response) == 8);
     assert!(offset_of!(CreateId, port_space) == 16);
@@ -106,14 +82,8 @@ const _: () = {
     assert!(offset_of!(Event, reserved) == 324);
 };
 
-/// A structure of numbers without padding: each byte is initialized, and each bit pattern is a valid value.
-///
-/// # Safety
-/// The type is `repr(C)`, has no padding, and all its fields are numbers or arrays of numbers.
-pub(super) unsafe trait Plain: Copy {}
-
 /// `struct rdma_ucm_cmd_hdr`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct Header {
     pub(super) command: u32,
@@ -124,7 +94,7 @@ pub(super) struct Header {
 }
 
 /// `struct rdma_ucm_create_id`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct CreateId {
     pub(super) uid: u64,
@@ -135,7 +105,7 @@ pub(super) struct CreateId {
 }
 
 /// `struct rdma_ucm_bind`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct Bind {
     pub(super) id: u32,
@@ -145,7 +115,7 @@ pub(super) struct Bind {
 }
 
 /// `struct rdma_ucm_resolve_addr`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct ResolveAddress {
     pub(super) id: u32,
@@ -158,7 +128,7 @@ pub(super) struct ResolveAddress {
 }
 
 /// `struct rdma_ucm_resolve_route`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct ResolveRoute {
     pub(super) id: u32,
@@ -166,7 +136,7 @@ pub(super) struct ResolveRoute {
 }
 
 /// `struct rdma_ucm_set_option`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct SetOption {
     pub(super) value: u64,
@@ -177,7 +147,7 @@ pub(super) struct SetOption {
 }
 
 /// `struct rdma_ucm_query`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct Query {
     pub(super) response: u64,
@@ -186,7 +156,7 @@ pub(super) struct Query {
 }
 
 /// `struct rdma_ucm_query_addr_resp`
-#[derive(Clone, Copy)]
+#[derive(FromBytes)]
 #[repr(C)]
 pub(super) struct Addresses {
     pub(super) node_guid: u64,
@@ -202,7 +172,7 @@ pub(super) struct Addresses {
 }
 
 /// `struct rdma_ucm_connect`. Its first part is `struct rdma_ucm_conn_param`.
-#[derive(Clone, Copy)]
+#[derive(FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct Connect {
     pub(super) queue_pair: u32,
@@ -217,14 +187,14 @@ pub(super) struct Connect {
 }
 
 /// `struct rdma_ucm_get_event`
-#[derive(Clone, Copy)]
+#[derive(Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct GetEvent {
     pub(super) response: u64,
 }
 
 /// `struct rdma_ucm_event_resp`. This program does not read the parameters of a connection.
-#[derive(Clone, Copy)]
+#[derive(FromBytes)]
 #[repr(C)]
 pub(super) struct Event {
     pub(super) uid: u64,
@@ -237,52 +207,27 @@ pub(super) struct Event {
 }
 
 /// `struct __kernel_sockaddr_storage` with an IPv4 or IPv6 address.
-#[derive(Clone, Copy)]
+#[derive(FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct SocketAddress(pub(super) [u8; SOCKET_ADDRESS]);
-
-macro_rules! plain {
-    ($($name:ident)*) => {$(
-        // SAFETY: all fields are numbers or arrays of numbers. The sizes asserted above leave no space for
-        // padding.
-        unsafe impl Plain for $name {}
-    )*};
-}
-
-plain!(Header CreateId Bind ResolveAddress ResolveRoute SetOption Query Addresses Connect GetEvent Event);
-
-pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {
-    // SAFETY: a `Plain` type has no padding, so all of its bytes are initialized.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
-}
-
-/// Returns a value of zeroes to which the kernel can write.
-pub(super) fn zeroed<T: Plain>() -> T {
-    // SAFETY: a `Plain` type consists of numbers, for which zero is a value.
-    unsafe { std::mem::zeroed() }
-}
 
 impl SocketAddress {
     /// Returns a storage that begins with `struct sockaddr_in` or `struct sockaddr_in6`, and the size of this
     /// structure.
     pub(super) fn new(address: IpAddr, port: u16) -> (Self, u16) {
         let mut bytes = [0; SOCKET_ADDRESS];
-        let family = match address {
-            IpAddr::V4(_) => nix::libc::AF_INET as u16,
-            IpAddr::V6(_) => nix::libc::AF_INET6 as u16,
-        };
-        bytes[..2].copy_from_slice(&family.to_ne_bytes());
-        bytes[2..4].copy_from_slice(&port.to_be_bytes());
-        let size = match address {
+        let (family, size) = match address {
             IpAddr::V4(address) => {
                 bytes[4..8].copy_from_slice(&address.octets());
-                16
+                (nix::libc::AF_INET, 16)
             }
             IpAddr::V6(address) => {
                 bytes[8..24].copy_from_slice(&address.octets());
-                28
+                (nix::libc::AF_INET6, 28)
             }
         };
+        bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        bytes[2..4].copy_from_slice(&port.to_be_bytes());
         (Self(bytes), size)
     }
 

@@ -12,7 +12,7 @@
 mod abi;
 
 use abi::{
-    Addresses, Bind, Connect, CreateId, Event, GetEvent, Header, Plain, Query, ResolveAddress,
+    Addresses, Bind, Connect, CreateId, Event, GetEvent, Header, Query, ResolveAddress,
     ResolveRoute, SetOption, SocketAddress, command, event,
 };
 use nix::{
@@ -27,6 +27,7 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
+use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 /// Requested service: UDP port 9 ("discard"). The peer needs no program that provides the service.
 const SERVICE: u16 = 9;
@@ -194,13 +195,16 @@ impl Channel {
     }
 
     /// Executes one command. The kernel writes up to `output` bytes to the memory whose address `input` contains.
-    fn execute<T: Plain>(&self, command: u32, input: &T, output: usize) -> io::Result<()> {
+    fn execute<T>(&self, command: u32, input: &T, output: usize) -> io::Result<()>
+    where
+        T: Immutable + IntoBytes,
+    {
         let header = Header {
             command,
             input: size_of::<T>() as u16,
             output: output as u16,
         };
-        let message = [abi::bytes(&header), abi::bytes(input)].concat();
+        let message = [header.as_bytes(), input.as_bytes()].concat();
         (&self.0).write_all(&message)
     }
 
@@ -277,7 +281,7 @@ impl Channel {
     }
 
     fn local(&self, id: u32) -> Result<Local, AskError> {
-        let mut addresses: Addresses = abi::zeroed();
+        let mut addresses = Addresses::new_zeroed();
         let input = Query {
             response: &raw mut addresses as u64,
             id,
@@ -308,7 +312,7 @@ impl Channel {
 
     /// Sends the request. Returns true if the peer answered.
     fn send(&self, id: u32, request: &Request) -> Result<bool, AskError> {
-        let mut input: Connect = abi::zeroed();
+        let mut input = Connect::new_zeroed();
         (input.id, input.valid) = (id, 1);
         if let Err(error) = self.execute(command::CONNECT, &input, 0) {
             // the kernel reports the removal of the device before it refuses the request
@@ -344,7 +348,7 @@ impl Channel {
                 Err(errno) => return Err(refused("wait for an event")(errno.into())),
             }
         }
-        let mut event: Event = abi::zeroed();
+        let mut event = Event::new_zeroed();
         let input = GetEvent {
             response: &raw mut event as u64,
         };
