@@ -89,13 +89,9 @@ const IPVLAN_FLAGS: [(u16, &str); 2] = [(1, "private"), (2, "vepa")];
 
 impl MacvlanMode {
     pub(crate) fn of(mode: u32, flags: u16) -> Self {
-        match (mode, flags) {
-            (1, 0) => Self::Private,
-            (2, 0) => Self::Vepa,
-            (4, 0) => Self::Bridge,
-            (8, 0) => Self::Passthru,
-            (mode, flags) => Self::Other { mode, flags },
-        }
+        let named = [Self::Private, Self::Vepa, Self::Bridge, Self::Passthru];
+        let found = named.into_iter().find(|it| it.numbers() == (mode, flags));
+        found.unwrap_or(Self::Other { mode, flags })
     }
 
     /// Returns the kernel's numbers of the mode and its flags.
@@ -112,12 +108,9 @@ impl MacvlanMode {
 
 impl IpvlanMode {
     pub(crate) fn of(mode: u32, flags: u16) -> Self {
-        match (mode, flags) {
-            (0, 0) => Self::L2,
-            (1, 0) => Self::L3,
-            (2, 0) => Self::L3s,
-            (mode, flags) => Self::Other { mode, flags },
-        }
+        let named = [Self::L2, Self::L3, Self::L3s];
+        let found = named.into_iter().find(|it| it.numbers() == (mode, flags));
+        found.unwrap_or(Self::Other { mode, flags })
     }
 
     /// Returns the kernel's numbers of the mode and its flags.

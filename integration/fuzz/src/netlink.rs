@@ -67,8 +67,7 @@ pub fn rtnetlink(input: &[u8]) {
         }
         6 => {
             // the messages have equal length
-            let answers: Answers = body.chunks(24).collect();
-            assert!(offline::nexthop(&answers, 1).len() <= body.len());
+            assert!(offline::nexthop(body.chunks(24), 1).len() <= body.len());
         }
         _ => {
             let number = offline::namespace_number(body);

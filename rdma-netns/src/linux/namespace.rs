@@ -136,7 +136,7 @@ fn routes_of(
     }
     if !by_object.is_empty() {
         let answers = dump(space, whose, "nexthop objects", &nexthops::dump())?;
-        let nexthops = Nexthops::of(&answers);
+        let nexthops = Nexthops::of(answers.bodies());
         for (object, route) in by_object {
             let netdevs = nexthops.netdevs(object).into_iter();
             unkept_routes.extend(netdevs.map(|index| (index, route.clone())));

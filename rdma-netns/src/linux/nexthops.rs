@@ -2,7 +2,7 @@
 //! Nexthop objects in rtnetlink (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3). A route can refer to such
 //! an object instead of naming its next hops.
 
-use crate::netlink::{Answers, Request, attributes, u32_of};
+use crate::netlink::{Request, attributes, u32_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `RTM_GETNEXTHOP`
@@ -31,8 +31,8 @@ enum Object {
 pub(super) struct Nexthops(BTreeMap<u32, Object>);
 
 impl Nexthops {
-    pub(super) fn of(answers: &Answers) -> Self {
-        Self(answers.bodies().filter_map(parse).collect())
+    pub(super) fn of<'a>(bodies: impl Iterator<Item = &'a [u8]>) -> Self {
+        Self(bodies.filter_map(parse).collect())
     }
 
     /// Returns the indexes of the netdevs that the nexthop object `id` uses. Returns none if the object is a black hole

@@ -66,9 +66,10 @@ pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
     (rules::parse(body), rules::parse_general(body))
 }
 
-/// Returns the netdevs that the nexthop object `id` uses, from a dump of `RTM_NEWNEXTHOP`.
-pub fn nexthop(answers: &Answers, id: u32) -> BTreeSet<u32> {
-    nexthops::Nexthops::of(answers).netdevs(id)
+/// Returns the netdevs that the nexthop object `id` uses. `bodies` are the messages of a dump of
+/// `RTM_NEWNEXTHOP`.
+pub fn nexthop<'a>(bodies: impl Iterator<Item = &'a [u8]>, id: u32) -> BTreeSet<u32> {
+    nexthops::Nexthops::of(bodies).netdevs(id)
 }
 
 /// Returns the uevent in a datagram of the kernel.

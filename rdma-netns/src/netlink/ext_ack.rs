@@ -3,13 +3,10 @@
 //! error text (`Documentation/userspace-api/netlink/intro.rst`). With `NETLINK_CAP_ACK` an acknowledgement has only the
 //! header of the request.
 
-use super::{NetlinkError, attribute, text};
+use super::{HEADER, NetlinkError, attribute, text};
 use netlink_packet_core::NLM_F_ACK_TLVS;
 use nix::libc;
 use std::io;
-
-/// `sizeof(struct nlmsghdr)`
-const HEADER: usize = 16;
 
 /// `NLMSGERR_ATTR_MSG`
 const MESSAGE: u16 = 1;

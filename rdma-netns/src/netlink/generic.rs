@@ -152,7 +152,11 @@ mod tests {
             refused(libc::EPERM).expect_err("refused").errno(),
             Some(libc::EPERM)
         );
-        let expected = Answers::from_iter([&[1_u8][..]]);
+        // a message of type 16 that answers the request 1, with one byte after its header
+        let message = [17_u8, 0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
+        let mut expected = Answers::default();
+        expected.add(&message, 1).expect("an answer");
+        assert_eq!(expected.bodies().count(), 1);
         let answers = if_known(Ok(expected.clone())).expect("answers");
         assert_eq!(answers, Some(expected));
     }

@@ -12,8 +12,11 @@ mod socket;
 pub(crate) use request::Request;
 pub use socket::{Answers, Socket};
 
-use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};
+use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK, NetlinkBuffer};
 use std::io;
+
+/// `sizeof(struct nlmsghdr)`
+const HEADER: usize = 16;
 
 /// The kernel refused a request, or the exchange with the kernel failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,20 @@ pub(crate) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
         Err(error) if error.errno() == Some(errno) => Ok(()),
         outcome => outcome,
     }
+}
+
+/// Returns the messages of `datagram`, up to the first malformed message.
+pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
+    std::iter::from_fn(move || {
+        // this check precedes parsing, because the parser formats an error text for empty input
+        if datagram.is_empty() {
+            return None;
+        }
+        let message = NetlinkBuffer::new_checked(datagram).ok()?;
+        let end = (message.length() as usize).next_multiple_of(4);
+        datagram = datagram.get(end..).unwrap_or_default();
+        Some(message)
+    })
 }
 
 /// Returns the attributes of `bytes` as (type, value), up to the first malformed attribute. Callers read attributes one

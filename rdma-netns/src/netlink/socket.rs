@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A netlink socket. It sends a request, and reads answers until the kernel has reported the outcome.
 
-use super::{NetlinkError, ext_ack};
+use super::{HEADER, NetlinkError, ext_ack, messages};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP,
     NLMSG_OVERRUN, NetlinkBuffer, NetlinkSerializable,
@@ -19,9 +19,6 @@ use std::{
     ops::Range,
     os::fd::{AsFd, BorrowedFd},
 };
-
-/// `sizeof(struct nlmsghdr)`
-const HEADER: usize = 16;
 
 /// Number of tries of a dump during which objects change, and of an exchange whose buffer is too small.
 const DUMP_ATTEMPTS: usize = 10;
@@ -287,74 +284,40 @@ impl Answers {
         self.read(received, sequence)
     }
 
-    /// Reads the messages of the datagram that begins at `received`.
-    fn read(&mut self, received: usize, sequence: u32) -> Result<Read, NetlinkError> {
-        read_datagram(&self.datagrams[received..], sequence, |start, body| {
-            let start = received + start;
-            self.bodies.push(start..start + body);
-        })
+    /// Reads the messages of the datagram that begins at `start`.
+    fn read(&mut self, mut start: usize, sequence: u32) -> Result<Read, NetlinkError> {
+        let mut read = Read::default();
+        for message in messages(&self.datagrams[start..]) {
+            let length = message.length() as usize;
+            let body = start + HEADER..start + length;
+            start += length.next_multiple_of(4);
+            if message.sequence_number() != sequence {
+                continue; // an answer of an abandoned exchange
+            }
+            read.is_interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
+            match message.message_type() {
+                NLMSG_ERROR => ext_ack::acknowledgement(message.flags(), message.payload())?,
+                NLMSG_DONE => ext_ack::end_of_dump(message.flags(), message.payload())?,
+                NLMSG_NOOP => continue,
+                NLMSG_OVERRUN => {
+                    read.is_interrupted = true;
+                    continue;
+                }
+                _ => {
+                    self.bodies.push(body);
+                    continue;
+                }
+            }
+            read.is_end = true;
+            break;
+        }
+        Ok(read)
     }
 
     fn clear(&mut self) {
         self.datagrams.clear();
         self.bodies.clear();
     }
-}
-
-/// Builds answers for tests of parsers.
-impl<'a> FromIterator<&'a [u8]> for Answers {
-    fn from_iter<T: IntoIterator<Item = &'a [u8]>>(bodies: T) -> Self {
-        let mut answers = Self::default();
-        for body in bodies {
-            let start = answers.datagrams.len();
-            answers.datagrams.extend_from_slice(body);
-            answers.bodies.push(start..start + body.len());
-        }
-        answers
-    }
-}
-
-/// Finds the position and length of each message's body in a datagram, among the messages that answer the request
-/// `sequence`.
-///
-/// # Errors
-/// The kernel refused the request.
-fn read_datagram(
-    datagram: &[u8],
-    sequence: u32,
-    mut answer: impl FnMut(usize, usize),
-) -> Result<Read, NetlinkError> {
-    let mut read = Read::default();
-    let mut rest = datagram;
-    // this check precedes parsing, because the parser formats an error text for empty input
-    while !rest.is_empty()
-        && let Ok(part) = NetlinkBuffer::new_checked(rest)
-    {
-        let start = datagram.len() - rest.len() + HEADER;
-        let length = part.length() as usize;
-        let body = rest.get(HEADER..length).unwrap_or_default();
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        if part.sequence_number() != sequence {
-            continue; // an answer of an abandoned exchange
-        }
-        read.is_interrupted |= part.flags() & NLM_F_DUMP_INTR != 0;
-        match part.message_type() {
-            NLMSG_ERROR => ext_ack::acknowledgement(part.flags(), body)?,
-            NLMSG_DONE => ext_ack::end_of_dump(part.flags(), body)?,
-            NLMSG_NOOP => continue,
-            NLMSG_OVERRUN => {
-                read.is_interrupted = true;
-                continue;
-            }
-            _ => {
-                answer(start, body.len());
-                continue;
-            }
-        }
-        read.is_end = true;
-        break;
-    }
-    Ok(read)
 }
 
 /// Calls `call` again as long as a signal interrupts it.

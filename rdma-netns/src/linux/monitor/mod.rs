@@ -25,10 +25,9 @@ pub use uevent::Uevent;
 use super::{devlink, link_messages, links};
 use crate::{
     Link, NetnsId,
-    netlink::{NetlinkError, Socket},
+    netlink::{NetlinkError, Socket, messages},
 };
 use feed::{Feed, Received};
-use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
 use nix::{
     libc::{
@@ -54,9 +53,6 @@ const UNIVERSE: u8 = 0;
 /// Maximum size in bytes of a dump of a watched namespace's netdevs, enough for about 3500 netdevs. A pod chooses the
 /// number of its netdevs and of their alternative names.
 const LARGEST_DUMP: usize = 4 << 20;
-
-/// `sizeof(struct nlmsghdr)`
-const HEADER: usize = 16;
 
 /// A change on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -317,12 +313,9 @@ fn of_rtnetlink(
     sysfs: &Path,
 ) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut rest = datagram;
-    while let Ok(part) = NetlinkBuffer::new_checked(rest) {
-        let length = part.length() as usize;
-        let body = rest.get(HEADER..length).unwrap_or_default();
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        match part.message_type() {
+    for message in messages(datagram) {
+        let body = message.payload();
+        match message.message_type() {
             RTM_DELNSID if namespace.is_none() => {
                 let gone = nsid::parse(body).filter(|nsid| watched.remove(nsid).is_some());
                 events.extend(gone.map(Event::NamespaceGone));
