@@ -158,6 +158,12 @@ impl<'a> Field<'a> {
         self.at(name).read()
     }
 
+    /// Reads this string. Returns `None` if the string is missing or empty, as Go's decoders do.
+    pub fn text(&self) -> Result<Option<String>, Wrong> {
+        let text: Option<String> = self.read()?;
+        Ok(text.filter(|text| !text.is_empty()))
+    }
+
     /// Reads the string `name`, and returns its value from `choices`. Returns `None` if the member is missing.
     ///
     /// # Errors

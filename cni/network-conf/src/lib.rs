@@ -329,8 +329,7 @@ fn devices(file: &Field<'_>) -> Result<Option<Devices>, Wrong> {
     let resources = resources::parse(file)?;
     let runtime = file.object("runtimeConfig")?;
     for field in [runtime.at("deviceID"), file.at("deviceID")] {
-        let text: Option<String> = field.read()?;
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
+        if let Some(text) = field.text()? {
             let address = DeviceAddress::try_from(text);
             let address = address.map_err(|error| field.wrong(error.to_string()))?;
             return Ok(Some(Devices::Address(address)));
@@ -387,8 +386,7 @@ impl NamePattern {
 
 fn ipam(file: &Field<'_>) -> Result<Option<String>, Wrong> {
     let field = file.object("ipam")?.at("type");
-    let name: Option<String> = field.read()?;
-    match name.filter(|name| !name.is_empty()) {
+    match field.text()? {
         Some(name) if name.contains('/') || name == "." || name == ".." => {
             Err(field.wrong("must be the file name of a plugin in CNI_PATH"))
         }

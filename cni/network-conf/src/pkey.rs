@@ -12,10 +12,6 @@ use rdma_netns::Pkey;
 /// The value is wrong.
 pub(super) fn parse(file: &Field<'_>) -> Result<Option<Pkey>, Wrong> {
     let field = file.at("pkey");
-    let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
-        return Ok(None);
-    };
-    let key = text.parse::<Pkey>();
-    key.map(Some)
-        .map_err(|error| field.wrong(error.to_string()))
+    let key = field.text()?.map(|text| text.parse::<Pkey>()).transpose();
+    key.map_err(|error| field.wrong(error.to_string()))
 }

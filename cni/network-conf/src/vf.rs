@@ -122,16 +122,13 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
         let must = "must be in runtimeConfig, or be called guid";
         return Err(misplaced.wrong(must));
     }
+    let must = "must be a GUID such as 02:00:00:00:00:00:00:01, and neither all zeros nor all ones";
     chosen(file, arguments, Argument::Guid, None, |field| {
-        let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
-            return Ok(None);
+        let parse = |text: String| {
+            let guid = text.parse::<Guid>().ok().filter(|it| it.is_valid());
+            guid.ok_or_else(|| field.wrong(must))
         };
-        let guid = text.parse::<Guid>().ok().filter(|it| it.is_valid());
-        let wrong = || {
-            field
-                .wrong("must be a GUID such as 02:00:00:00:00:00:00:01, and neither all zeros nor all ones")
-        };
-        guid.map(Some).ok_or_else(wrong)
+        field.text()?.map(parse).transpose()
     })
 }
 
@@ -156,11 +153,8 @@ fn chosen<T>(
 }
 
 fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
-    let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
-        return Ok(None);
-    };
-    let wrong = || field.wrong(ONE_ADDRESS);
-    one_address(&text).map(Some).ok_or_else(wrong)
+    let parse = |text: String| one_address(&text).ok_or_else(|| field.wrong(ONE_ADDRESS));
+    field.text()?.map(parse).transpose()
 }
 
 const ONE_ADDRESS: &str = "must be a nonzero unicast Ethernet address such as 02:00:00:00:00:01";
@@ -205,17 +199,13 @@ fn rates(file: &Field<'_>) -> Result<Option<VfRates>, Wrong> {
 
 /// Reads one of `choices`, in upper or lower case, from the field `name`. An empty text counts as a missing field.
 fn word<T: Copy>(file: &Field<'_>, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, Wrong> {
-    let field = file.at(name);
-    match field.read::<Option<String>>()? {
-        Some(text) if text.is_empty() => Ok(None),
-        Some(text) => {
-            let mut found = choices
-                .iter()
-                .filter(|(word, _)| text.eq_ignore_ascii_case(word));
-            let found = found.next().map(|(_, choice)| *choice);
-            // `choice` returns the error, which names the accepted words
-            found.map_or_else(|| file.choice(name, choices), |it| Ok(Some(it)))
-        }
-        None => Ok(None),
+    let Some(text) = file.at(name).text()? else {
+        return Ok(None);
+    };
+    let mut all = choices.iter();
+    match all.find(|(word, _)| text.eq_ignore_ascii_case(word)) {
+        Some((_, choice)) => Ok(Some(*choice)),
+        // `choice` returns the error, which names the accepted words
+        None => file.choice(name, choices),
     }
 }

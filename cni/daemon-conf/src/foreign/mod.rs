@@ -59,8 +59,7 @@ fn resources(
 fn name(resource: &Field<'_>, default: &str) -> Result<ResourceName, Wrong> {
     let field = resource.at("resourceName");
     let name: String = field.read()?;
-    let prefix: Option<String> = resource.get("resourcePrefix")?;
-    let prefix = prefix.filter(|prefix| !prefix.is_empty());
+    let prefix = resource.at("resourcePrefix").text()?;
     ResourceName::at(
         &format!("{}/{name}", prefix.as_deref().unwrap_or(default)),
         &field,

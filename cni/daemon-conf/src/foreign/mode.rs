@@ -65,10 +65,9 @@ pub(crate) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             ("rdma/hca", ids, Vec::new())
         }
     };
-    let custom: Option<String> = file.get(CUSTOM)?;
-    let custom = custom.filter(|name| !name.is_empty());
-    let name = match &custom {
-        Some(name) => ResourceName::at(name, &file.at(CUSTOM))?,
+    let custom = file.at(CUSTOM);
+    let name = match custom.text()? {
+        Some(name) => ResourceName::at(&name, &custom)?,
         None => ResourceName::at(name, &file.at("mode"))?,
     };
     let resource = ResourceConf {
