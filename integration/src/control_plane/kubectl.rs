@@ -137,7 +137,8 @@ impl ControlPlane {
         is_done.then_some(answer)
     }
 
-    /// Sends the API server a request with a JSON body. Returns true if it succeeded, and the answer.
+    /// Sends the API server a request with a JSON body, which is a merge patch if `method` is `PATCH`. Returns true if the
+    /// request succeeded, and the answer.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -145,10 +146,14 @@ impl ControlPlane {
         let mut stream = UnixStream::connect(self.proxy())?;
         stream.set_read_timeout(Some(wait::TIMEOUT))?;
         let length = body.len();
+        let media_type = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
         // HTTP/1.0: the answer ends with the connection
         write!(
             stream,
-            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {media_type}\r\n\
              Content-Length: {length}\r\n\r\n{body}"
         )?;
         let mut answer = String::new();
@@ -165,10 +170,15 @@ impl ControlPlane {
         command.env("HOME", self.directory.path())
     }
 
-    /// Returns the objects of `kubectl get WHAT`.
+    /// Returns the objects of `kubectl get WHAT`. Reads objects that tests often wait for without a new `kubectl`.
     #[track_caller]
     pub fn get(&self, what: &str) -> Vec<Value> {
-        let text = self.kubectl(&format!("get {what} -o json"));
+        let text = match path_of(what) {
+            Some(path) => self
+                .ask(&path)
+                .unwrap_or_else(|| panic!("the API server has no {what}")),
+            None => self.kubectl(&format!("get {what} -o json")),
+        };
         let mut list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
         // `get_mut`: indexing would add `items` to an object that is no list
         match list.get_mut("items").map(Value::take) {
@@ -176,6 +186,20 @@ impl ControlPlane {
             _ => vec![list],
         }
     }
+}
+
+/// Returns the path below which the API server has the objects of `kubectl get WHAT`, if tests often wait for them.
+fn path_of(what: &str) -> Option<String> {
+    let words: Vec<&str> = what.split([' ', '/']).collect();
+    Some(match words[..] {
+        ["node", name] => format!("/api/v1/nodes/{name}"),
+        ["pods", "-A"] => "/api/v1/pods".into(),
+        ["pods", "-n", namespace] => format!("/api/v1/namespaces/{namespace}/pods"),
+        ["-n", namespace, "ds", name] => {
+            format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
+        }
+        _ => return None,
+    })
 }
 
 /// Returns the output of a command line that must succeed.

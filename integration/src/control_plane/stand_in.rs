@@ -3,7 +3,6 @@
 
 use super::ControlPlane;
 use serde_json::{Value, json};
-use std::fs;
 
 impl ControlPlane {
     /// Adds a ready node without a kubelet. It has `resources`, in addition to CPU, memory and room for
@@ -23,7 +22,7 @@ impl ControlPlane {
         let status = json!({"status": {
             "capacity": has, "allocatable": has, "addresses": addresses, "conditions": [ready],
         }});
-        self.patch_status(&format!("node {name}"), &status);
+        self.succeeds("PATCH", &format!("/api/v1/nodes/{name}/status"), &status);
         // the controllers remove the taint when they have seen that the node is ready
         self.until("the node takes pods", |it| {
             it.get(&format!("node {name}"))[0]["spec"]["taints"].is_null()
@@ -35,16 +34,16 @@ impl ControlPlane {
     #[track_caller]
     pub fn start_bound_pods(&self) {
         for pod in self.get("pods -A") {
-            let name = format!(
-                "-n {} {}",
-                pod["metadata"]["namespace"].as_str().expect("a namespace"),
-                pod["metadata"]["name"].as_str().expect("a name"),
-            );
             if pod["spec"]["nodeName"].is_null() {
                 continue;
             }
+            let path = format!(
+                "/api/v1/namespaces/{}/pods/{}",
+                pod["metadata"]["namespace"].as_str().expect("a namespace"),
+                pod["metadata"]["name"].as_str().expect("a name"),
+            );
             if !pod["metadata"]["deletionTimestamp"].is_null() {
-                self.kubectl(&format!("delete pod {name} --force --grace-period=0"));
+                self.succeeds("DELETE", &path, &json!({"gracePeriodSeconds": 0}));
             } else if pod["status"]["phase"] == "Pending" {
                 // long ago: a DaemonSet may require that its pod has been ready for some time
                 // (`minReadySeconds`)
@@ -52,18 +51,17 @@ impl ControlPlane {
                 let conditions = ["Initialized", "ContainersReady", "Ready"]
                     .map(|it| json!({"type": it, "status": "True", "lastTransitionTime": since}));
                 let status = json!({"status": {"phase": "Running", "conditions": conditions}});
-                self.patch_status(&format!("pod {name}"), &status);
+                self.succeeds("PATCH", &format!("{path}/status"), &status);
             }
         }
     }
 
+    /// Sends the API server a request, which must succeed.
     #[track_caller]
-    fn patch_status(&self, object: &str, status: &Value) {
-        let file = self.directory.path().join("patch.json");
-        fs::write(&file, status.to_string()).expect("a patch");
-        self.kubectl(&format!(
-            "patch {object} --subresource=status --type=merge --patch-file={}",
-            file.display()
-        ));
+    fn succeeds(&self, method: &str, path: &str, body: &Value) {
+        let (is_done, answer) = self
+            .request(method, path, &body.to_string())
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        assert!(is_done, "{method} {path}: {answer}");
     }
 }
