@@ -49,11 +49,6 @@ impl Gid {
 }
 
 impl GidTable {
-    /// Returns the first GID of `ip` for packets of `kind`, of any netdev.
-    pub fn find(&self, ip: IpAddr, kind: GidKind) -> Option<&Gid> {
-        self.all(ip, kind).next()
-    }
-
     /// Returns the GIDs of `ip` for packets of `kind`. Each netdev with the address has its own GID
     /// (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
     pub fn all(&self, ip: IpAddr, kind: GidKind) -> impl Iterator<Item = &Gid> {
@@ -102,8 +97,8 @@ mod tests {
             ],
         };
         let index = |ip: &str, kind| {
-            let found = table.find(ip.parse().expect("an address"), kind);
-            found.map(|gid| gid.index)
+            let mut found = table.all(ip.parse().expect("an address"), kind);
+            found.next().map(|gid| gid.index)
         };
         assert_eq!(index("10.0.0.5", GidKind::RoceV2), Some(3));
         assert_eq!(index("10.0.0.5", GidKind::InfinibandOrRoceV1), Some(2));

@@ -314,7 +314,8 @@ fn configure(
         Mtu::AtMost(mtu) => draft.mtu_at_most(mtu),
         Mtu::Any => {}
     }
-    let has_ipv6 = has_room && origin.sysctls.keys().any(|key| key.starts_with("ipv6/"));
+    let mut sysctls = origin.sysctls.iter();
+    let has_ipv6 = has_room && sysctls.any(|(key, _)| key.starts_with("ipv6/"));
     if has_ipv6 {
         draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
         draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));

@@ -55,16 +55,10 @@ impl Others {
 }
 
 /// Returns the operations from the present state to the recorded state, one plan for each rail. If one rail cannot
-/// return to the host, the other rails still get plans.
-pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
-    detach_beside(attachment, &Others::default(), observed, &[])
-}
-
-/// Plans like [`detach`], with two differences: it takes `others` into account, and plans no change of the attributes
-/// in `given_up`. An element of `given_up` is a rail's index and an attribute. With the attribute
-/// [`Attribute::Netdev`], a netdev that no namespace has is not an obstacle, although the function's driver could make
-/// the netdev again.
-pub fn detach_beside(
+/// return to the host, the other rails still get plans. The plans change no attribute in `given_up`. An element of
+/// `given_up` is a rail's index and an attribute. With the attribute [`Attribute::Netdev`], a netdev that no namespace
+/// has is not an obstacle, although the function's driver could make the netdev again.
+pub fn detach(
     attachment: &Attachment,
     others: &Others,
     observed: &Observed,

@@ -329,5 +329,5 @@ fn forget(link: &mut Link) {
     link.up = false;
     link.addresses.clear();
     link.routes.clear();
-    link.sysctls.clear();
+    link.sysctls = Default::default();
 }

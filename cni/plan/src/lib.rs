@@ -39,7 +39,7 @@ mod tables;
 
 pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together, limit_to_batch};
-pub use detach::{Others, detach, detach_beside, home, missing_of};
+pub use detach::{Others, detach, home, missing_of};
 pub use function::{Rebind, are_named, is_rebound, is_unreported, rebinds};
 pub use leftovers::{is_of_others, left_in_pod};
 pub use locate::{GoneRail, gone, rdma_anywhere, rdma_on_host};

@@ -30,7 +30,10 @@ fn wait(node: &Node<'_, impl Kernel>, in_pod: bool, count: usize) -> Vec<Gid> {
     for _ in 0..500 {
         let pod = in_pod.then_some(node.pod);
         let table = node.kernel.gids(pod, "rxe0", 1).expect("a table");
-        let find = |text: &&str| table.find(address(text).ip, GidKind::RoceV2).cloned();
+        let find = |text: &&str| {
+            let mut gids = table.all(address(text).ip, GidKind::RoceV2);
+            gids.next().cloned()
+        };
         let found: Vec<Gid> = ADDRESSES.iter().filter_map(find).collect();
         if found.len() == count {
             return found;

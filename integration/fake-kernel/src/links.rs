@@ -215,7 +215,7 @@ impl World {
         netdev.lose_ipv6();
         let fresh = settings(&defaults, &netdev.link);
         let sysctls = &mut netdev.link.sysctls;
-        sysctls.retain(|key| key.starts_with("ipv4/"));
+        *sysctls = of_ipv4(sysctls);
         for (key, value) in fresh.iter().filter(|(key, _)| key.starts_with("ipv6/")) {
             sysctls.insert(key.to_owned().into(), value);
         }
@@ -335,9 +335,15 @@ fn untouched_settings() -> DeviceSettings {
 
 /// Returns a namespace's default settings for a netdev, without IPv6 if its MTU is too small.
 fn settings(defaults: &Sysctls, link: &Link) -> Sysctls {
-    let mut settings = defaults.clone();
-    if link.mtu < IPV6_MIN_MTU {
-        settings.retain(|key| key.starts_with("ipv4/"));
+    match link.mtu < IPV6_MIN_MTU {
+        true => of_ipv4(defaults),
+        false => defaults.clone(),
     }
-    settings
+}
+
+/// Returns the settings of IPv4 among `settings`.
+fn of_ipv4(settings: &Sysctls) -> Sysctls {
+    let ipv4 = settings.iter().filter(|(key, _)| key.starts_with("ipv4/"));
+    ipv4.map(|(key, value)| (key.to_owned().into(), value))
+        .collect()
 }

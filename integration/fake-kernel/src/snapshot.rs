@@ -116,7 +116,7 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
         link.lower = link.lower.map(|_| 0);
         link.addresses.clear();
         link.routes.clear();
-        link.sysctls.clear();
+        link.sysctls = Default::default();
         name.push(' ');
         lines.push(name + &text(&link));
     }

@@ -148,8 +148,8 @@ mod tests {
         let table = read(sysfs.path(), "mlx5_bond_0", 1).expect("a table");
         assert_eq!((table.size, table.used()), (1024, 3));
         assert_eq!(table.gids[0].kind, GidKind::InfinibandOrRoceV1);
-        let found = table.find("10.1.0.5".parse().expect("an address"), GidKind::RoceV2);
-        let found = found.expect("a GID");
+        let mut found = table.all("10.1.0.5".parse().expect("an address"), GidKind::RoceV2);
+        let found = found.next().expect("a GID");
         assert_eq!((found.index, found.netdev.as_deref()), (900, Some("rdma0")));
     }
 

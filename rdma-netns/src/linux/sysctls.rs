@@ -86,8 +86,8 @@ mod tests {
             family(libc::AF_INET, 1),
         ];
         let settings = parse(&families.concat());
-        assert_eq!(settings["ipv4/forwarding"], 1);
-        assert_eq!(settings["ipv6/forwarding"], 2);
+        assert_eq!(settings.get("ipv4/forwarding"), Some(&1));
+        assert_eq!(settings.get("ipv6/forwarding"), Some(&2));
         assert_eq!(settings.iter().count(), 2);
     }
 

@@ -33,7 +33,7 @@ fn address(world: &World, pod: &Space, link: &str) {
 
 fn find(table: &GidTable, ip: &str) -> Option<Gid> {
     let ip: IpAddr = ip.parse().expect("an address");
-    table.find(ip, GidKind::RoceV2).cloned()
+    table.all(ip, GidKind::RoceV2).next().cloned()
 }
 
 /// Waits until all of [`ADDRESSES`] have their GIDs (`present`), or have lost them.

@@ -103,7 +103,7 @@ pub fn give(
         },
         routes,
         settings: Settings {
-            rp_filter: link.sysctls.contains_key(RP_FILTER).then_some(LOOSE),
+            rp_filter: link.sysctls.get(RP_FILTER).map(|_| LOOSE),
         },
     })
 }

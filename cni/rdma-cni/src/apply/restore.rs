@@ -154,8 +154,7 @@ impl<'a, K: Kernel> Restore<'a, K> {
         others: &dyn Fn() -> Result<Others, StoreError>,
     ) -> Result<Vec<RailPlan>, Incomplete> {
         let left_out = self.left_out();
-        let plan =
-            |others: &Others| plan::detach_beside(self.attachment, others, observed, &left_out);
+        let plan = |others: &Others| plan::detach(self.attachment, others, observed, &left_out);
         let mut plans = plan(self.others.as_ref().unwrap_or(&Others::default()));
         if self.others.is_none() && Others::are_needed(&plans, self.attachment, observed) {
             plans = plan(self.others.insert(others().map_err(Incomplete::of)?));

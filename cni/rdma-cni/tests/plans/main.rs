@@ -109,7 +109,7 @@ fn detach(record: &Attachment, others: &[Attachment], observed: &Observed) -> St
         unrestored: others.to_vec(),
         ..plan::Others::default()
     };
-    let plans = plan::detach_beside(record, &others, observed, &[]);
+    let plans = plan::detach(record, &others, observed, &[]);
     let mut text = String::new();
     for (rail, plan) in record.rails.iter().zip(plans) {
         let _ = writeln!(

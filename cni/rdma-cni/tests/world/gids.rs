@@ -20,9 +20,9 @@ fn index_of(node: &Node, device: &str, ip: &str) -> Option<u32> {
         .kernel
         .with(|world| world.gids(fake_kernel::world::HOST, device, 1));
     let ip = ip.parse().unwrap();
-    table?
-        .find(ip, rdma_netns::GidKind::RoceV2)
-        .map(|gid| gid.index)
+    let table = table?;
+    let mut all = table.all(ip, rdma_netns::GidKind::RoceV2);
+    all.next().map(|gid| gid.index)
 }
 
 #[test]

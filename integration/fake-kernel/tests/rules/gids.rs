@@ -49,8 +49,8 @@ fn a_bonds_and_its_childrens_addresses_have_the_first_free_places() {
     // in shared mode every namespace sees the table
     assert_eq!(gids(&mut world, pod), expected);
     let table = world.gids(HOST, "mlx5_bond_0", 1).expect("a table");
-    let found = table.find("10.0.0.5".parse().unwrap(), GidKind::RoceV2);
-    assert_eq!(found.map(|gid| gid.index), Some(4));
+    let mut found = table.all("10.0.0.5".parse().unwrap(), GidKind::RoceV2);
+    assert_eq!(found.next().map(|gid| gid.index), Some(4));
     assert_eq!((table.size, table.used()), (128, 6));
 }
 
@@ -164,8 +164,8 @@ fn roce_v1_has_places_too() {
     make(&mut world, add_address("eth0", "10.0.0.5/24"));
     let table = world.gids(HOST, "mlx5_0", 1).expect("a table");
     let index = |kind| {
-        let found = table.find("10.0.0.5".parse().unwrap(), kind);
-        found.map(|gid| gid.index)
+        let mut found = table.all("10.0.0.5".parse().unwrap(), kind);
+        found.next().map(|gid| gid.index)
     };
     assert_eq!(index(GidKind::InfinibandOrRoceV1), Some(0));
     assert_eq!(index(GidKind::RoceV2), Some(1));
