@@ -33,6 +33,12 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
+/// Logs lines to stderr. With `--include-ignored`, another test of this process may have set its logger before.
+fn log_to_stderr() {
+    let _ = log::set_logger(&Lines);
+    log::set_max_level(LevelFilter::Info);
+}
+
 /// Returns the log of `test`. A process has one log, so `test` runs in a process of its own.
 #[track_caller]
 fn log_of(test: &str) -> String {
@@ -58,8 +64,7 @@ fn a_line_reports_once_that_a_rail_is_shared() {
 #[test]
 #[ignore = "a_line_reports_once_that_a_rail_is_shared starts it, and reads its log"]
 fn shared_rails_are_added() {
-    log::set_logger(&Lines).expect("the only logger");
-    log::set_max_level(LevelFilter::Info);
+    log_to_stderr();
     let node = erdma::node(RdmaMode::Shared, true);
     let config = node.config(json!({"devices": [{"driver": "erdma"}], "mode": "share"}));
     node.add(&node.pod("a"), &config).must_succeed();
@@ -77,8 +82,7 @@ fn a_changed_mode_is_logged_for_each_ipvlan_port_of_a_new_pod() {
 #[test]
 #[ignore = "a_changed_mode_is_logged_for_each_ipvlan_port_of_a_new_pod starts it, and reads its log"]
 fn a_pod_is_added_on_two_ports_whose_modes_changed() {
-    log::set_logger(&Lines).expect("the only logger");
-    log::set_max_level(LevelFilter::Info);
+    log_to_stderr();
     let node = Node::with(bonds(2));
     let config = |parents: &[&str]| {
         let devices: Vec<_> = parents.iter().map(|it| json!({ "netdev": it })).collect();
