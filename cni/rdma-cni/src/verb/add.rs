@@ -83,8 +83,15 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     }
     populate();
     let (mut budget, mut gid_deadline) = (probe::Budget::default(), None);
+    let request = AddRequest {
+        node,
+        choice: &choice,
+        smc_requirement,
+        key: &key,
+        pod: &pod,
+    };
     loop {
-        let error = match attempt(node, (&choice, smc_requirement), &key, &pod, &mut budget) {
+        let error = match request.attempt(&mut budget) {
             Ok((result, attachment, lock)) => {
                 let added = Added {
                     result,
@@ -131,57 +138,6 @@ fn starts_again(
     }
 }
 
-/// Runs one try of ADD. Returns the result for the runtime, the record and its lock. If the try fails, it restores the
-/// host, and the error lists what could not be restored.
-fn attempt<K: Kernel>(
-    node: &Node<'_, K>,
-    request: (&Choice<'_>, SmcRequirement),
-    key: &Key,
-    pod: &K::Pod,
-    budget: &mut probe::Budget,
-) -> Result<(Value, Attachment, AttachmentLock), Error> {
-    let lock = recovery::lock_own(node, key)?;
-    let started = match begin(node, request, key, pod, &lock) {
-        Ok(started) => started,
-        Err(error) => {
-            // this try changed no device, so it must not leave a record
-            return Err(match node.store.remove(key, lock) {
-                Ok(()) => error,
-                Err(left) => Error::Recorded {
-                    error: Box::new(error),
-                    left,
-                },
-            });
-        }
-    };
-    let Started {
-        mut attachment,
-        known,
-        moved,
-    } = started;
-    let finished = match moved {
-        Ok(observed) => {
-            let answers = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
-            answers.and_then(|answers| {
-                finish(
-                    node,
-                    &mut attachment,
-                    pod,
-                    observed,
-                    answers,
-                    request,
-                    &lock,
-                )
-            })
-        }
-        Err(cause) => Err(cause),
-    };
-    match finished {
-        Ok(result) => Ok((result, attachment, lock)),
-        Err(cause) => Err(undo(node, &mut attachment, pod, lock, cause)),
-    }
-}
-
 impl<K: Kernel> Added<K> {
     /// Restores everything after the result could not be written.
     pub fn take_back(mut self, node: &Node<'_, K>, error: io::Error) -> Error {
@@ -203,165 +159,212 @@ struct Started {
     moved: Result<Observed, Cause>,
 }
 
-/// Runs the steps that need the node's lock: recovery, selection, record, move. Releases the addresses of recovered
-/// attachments after it has released the lock. If the selection depends on the ports of all RDMA devices, queries these
-/// ports without the lock, and then repeats the steps. If the selection by these ports fails, and the attachments that
-/// have devices have changed meanwhile, repeats the selection once.
-fn begin<K: Kernel>(
-    node: &Node<'_, K>,
-    request: (&Choice<'_>, SmcRequirement),
-    key: &Key,
-    pod: &K::Pod,
-    lock: &AttachmentLock,
-) -> Result<Started, Error> {
-    let mut selected = None;
-    let mut refused: Option<(Vec<Key>, Error)> = None;
-    loop {
-        let moves = node.store.lock_node(lock).map_err(Error::State)?;
-        let mut recovery = recovery::recover(node, &moves, key, &node.kernel.boot_id()?)?;
-        let holders = mem::take(&mut recovery.holders);
-        let started = start(node, request, key, pod, (&holders, selected.as_ref()));
-        drop(moves);
-        recovery.release(node);
-        if let Some(started) = started? {
-            return Ok(started);
-        }
-        let others: Vec<Key> = holders.iter().map(|it| it.key.clone()).collect();
-        if let Some((_, error)) = refused.take_if(|(before, _)| *before == others) {
-            return Err(error);
-        }
-        match observation::by_all_ports(node, request.0, key, pod, &holders) {
-            Ok(devices) => selected = Some(devices),
-            Err(error @ Error::Select(_)) if refused.is_none() => refused = Some((others, error)),
-            Err(error) => return Err(error),
-        }
-    }
+/// The inputs of ADD, which are the same in each try.
+struct AddRequest<'a, K: Kernel> {
+    node: &'a Node<'a, K>,
+    choice: &'a Choice<'a>,
+    smc_requirement: SmcRequirement,
+    key: &'a Key,
+    pod: &'a K::Pod,
 }
 
-/// Runs the steps under the node's lock. Returns `None` if the selection depends on the ports of all RDMA devices, and
-/// `selected` is missing.
-fn start<K: Kernel>(
-    node: &Node<'_, K>,
-    (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
-    key: &Key,
-    pod: &K::Pod,
-    (holders, selected): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
-) -> Result<Option<Started>, Error> {
-    let present = observation::present(node, choice, key, pod, (holders, selected))?;
-    let Some((observed, mut attachment, remarks)) = present else {
-        return Ok(None);
-    };
-    partition::remove_orphans(node, &observed)?;
-    if let Some(name) = &attachment.ipam {
-        ipam::program(name, node.environment)?;
-    }
-    give(&mut attachment, &observed);
-    // if no plan is possible, ADD fails here, before it writes a record or changes the pod's devices
-    let ops = plan::attach(&attachment, &observed)?;
-    open_connections::check(node.kernel, Some(pod), &ops)?;
-    for rail in &mut attachment.rails {
-        let host_link = rail.host_link.as_ref();
-        rail.device_settings = host_link.map(|link| node.kernel.device_settings(link));
-    }
-    let neighbours = match &attachment.ipam {
-        Some(_) => observation::neighbours(node, &observed),
-        None => vec![],
-    };
-    smcr::apply::foresee(
-        node.smcr(),
-        smc_requirement,
-        pod,
-        &mut attachment,
-        &observed,
-    )?;
-    node.store.save(&attachment).map_err(Error::State)?;
-    given_up::forget(node.store.root(), &attachment);
-    remarks.iter().for_each(Remark::log);
-    log_rails(node.kernel, &attachment);
-    partition::log(node.conf, &attachment);
-    ports::report(node, &attachment, holders);
-    let moved = apply::attach(node.kernel, pod, &attachment, observed);
-    if let Ok(observed) = &moved {
-        vf::renew(&mut attachment, observed);
-    }
-    let moved = moved
-        .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
-        .map_err(Cause::from)
-        .and_then(|observed| {
-            match char_devices::settle(node.store.root(), &attachment, &observed) {
-                Ok(()) => Ok(observed),
-                Err(error) => Err(Cause::CharDevice(Box::new(error))),
+impl<K: Kernel> AddRequest<'_, K> {
+    /// Runs one try of ADD. Returns the result for the runtime, the record and its lock. If the try fails, it restores
+    /// the host, and the error lists what could not be restored.
+    fn attempt(
+        &self,
+        budget: &mut probe::Budget,
+    ) -> Result<(Value, Attachment, AttachmentLock), Error> {
+        let Self { node, key, pod, .. } = *self;
+        let lock = recovery::lock_own(node, key)?;
+        let started = match self.begin(&lock) {
+            Ok(started) => started,
+            Err(error) => {
+                // this try changed no device, so it must not leave a record
+                return Err(match node.store.remove(key, lock) {
+                    Ok(()) => error,
+                    Err(left) => Error::Recorded {
+                        error: Box::new(error),
+                        left,
+                    },
+                });
             }
-        });
-    let pods = holders.iter().chain([&attachment]);
-    let known = Known {
-        away: pods.flat_map(Attachment::away).collect(),
-        neighbours,
-    };
-    Ok(Some(Started {
-        attachment,
-        known,
-        moved,
-    }))
-}
+        };
+        let Started {
+            mut attachment,
+            known,
+            moved,
+        } = started;
+        let finished = match moved {
+            Ok(observed) => {
+                let answers =
+                    addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
+                answers.and_then(|answers| self.finish(&mut attachment, observed, answers, &lock))
+            }
+            Err(cause) => Err(cause),
+        };
+        match finished {
+            Ok(result) => Ok((result, attachment, lock)),
+            Err(cause) => Err(undo(node, &mut attachment, pod, lock, cause)),
+        }
+    }
 
-/// Runs the steps without the node's lock: addresses, GIDs, SMC-R, result.
-fn finish<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &mut Attachment,
-    pod: &K::Pod,
-    mut observed: Observed,
-    answers: Option<Vec<Answer>>,
-    (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
-    lock: &AttachmentLock,
-) -> Result<Value, Cause> {
-    let before = gids::before(node, pod, attachment)?;
-    if answers.is_some() {
-        observed = apply::attach(node.kernel, pod, attachment, observed)?;
+    /// Runs the steps that need the node's lock: recovery, selection, record, move. Releases the addresses of recovered
+    /// attachments after it has released the lock. If the selection depends on the ports of all RDMA devices, queries
+    /// these ports without the lock, and then repeats the steps. If the selection by these ports fails, and the
+    /// attachments that have devices have changed meanwhile, repeats the selection once.
+    fn begin(&self, lock: &AttachmentLock) -> Result<Started, Error> {
+        let Self { node, key, .. } = *self;
+        let mut selected = None;
+        let mut refused: Option<(Vec<Key>, Error)> = None;
+        loop {
+            let moves = node.store.lock_node(lock).map_err(Error::State)?;
+            let mut recovery = recovery::recover(node, &moves, key, &node.kernel.boot_id()?)?;
+            let holders = mem::take(&mut recovery.holders);
+            let started = self.start(&holders, selected.as_ref());
+            drop(moves);
+            recovery.release(node);
+            if let Some(started) = started? {
+                return Ok(started);
+            }
+            let others: Vec<Key> = holders.iter().map(|it| it.key.clone()).collect();
+            if let Some((_, error)) = refused.take_if(|(before, _)| *before == others) {
+                return Err(error);
+            }
+            match observation::by_all_ports(self, &holders) {
+                Ok(devices) => selected = Some(devices),
+                Err(error @ Error::Select(_)) if refused.is_none() => {
+                    refused = Some((others, error))
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
-    if attachment.dad == Dad::Wait {
-        observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
+
+    /// Runs the steps under the node's lock. Returns `None` if the selection depends on the ports of all RDMA devices,
+    /// and `selected` is missing.
+    fn start(
+        &self,
+        holders: &[Attachment],
+        selected: Option<&BTreeSet<DeviceAddress>>,
+    ) -> Result<Option<Started>, Error> {
+        let Self { node, pod, .. } = *self;
+        let present = observation::present(self, holders, selected)?;
+        let Some((observed, mut attachment, remarks)) = present else {
+            return Ok(None);
+        };
+        partition::remove_orphans(node, &observed)?;
+        if let Some(name) = &attachment.ipam {
+            ipam::program(name, node.environment)?;
+        }
+        give(&mut attachment, &observed);
+        // if no plan is possible, ADD fails here, before it writes a record or changes the pod's devices
+        let ops = plan::attach(&attachment, &observed)?;
+        open_connections::check(node.kernel, Some(pod), &ops)?;
+        for rail in &mut attachment.rails {
+            let host_link = rail.host_link.as_ref();
+            rail.device_settings = host_link.map(|link| node.kernel.device_settings(link));
+        }
+        let neighbours = match &attachment.ipam {
+            Some(_) => observation::neighbours(node, &observed),
+            None => vec![],
+        };
+        smcr::apply::foresee(
+            node.smcr(),
+            self.smc_requirement,
+            pod,
+            &mut attachment,
+            &observed,
+        )?;
+        node.store.save(&attachment).map_err(Error::State)?;
+        given_up::forget(node.store.root(), &attachment);
+        remarks.iter().for_each(Remark::log);
+        log_rails(node.kernel, &attachment);
+        partition::log(node.conf, &attachment);
+        ports::report(node, &attachment, holders);
+        let moved = apply::attach(node.kernel, pod, &attachment, observed);
+        if let Ok(observed) = &moved {
+            vf::renew(&mut attachment, observed);
+        }
+        let moved = moved
+            .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
+            .map_err(Cause::from)
+            .and_then(|observed| {
+                match char_devices::settle(node.store.root(), &attachment, &observed) {
+                    Ok(()) => Ok(observed),
+                    Err(error) => Err(Cause::CharDevice(Box::new(error))),
+                }
+            });
+        let pods = holders.iter().chain([&attachment]);
+        let known = Known {
+            away: pods.flat_map(Attachment::away).collect(),
+            neighbours,
+        };
+        Ok(Some(Started {
+            attachment,
+            known,
+            moved,
+        }))
     }
-    let gids = gids::wait(node.kernel, pod, attachment, &observed, before)?;
-    for (rail, gids) in attachment.rails.iter_mut().zip(gids) {
-        rail.gids = gids;
-        let has_no_device =
-            rail.is_ours() && rail.host_link.as_ref().is_none_or(|it| it.parent.is_none());
-        let link = rail.in_pod(&observed).filter(|_| has_no_device);
-        rail.pod_index = link.map(|link| link.index);
-        rail.pod_origin = link.and_then(|link| link.origin);
-        rail.erdma_verbs = erdma_verbs(rail, &observed);
+
+    /// Runs the steps without the node's lock: addresses, GIDs, SMC-R, result.
+    fn finish(
+        &self,
+        attachment: &mut Attachment,
+        mut observed: Observed,
+        answers: Option<Vec<Answer>>,
+        lock: &AttachmentLock,
+    ) -> Result<Value, Cause> {
+        let Self { node, pod, .. } = *self;
+        let before = gids::before(node, pod, attachment)?;
+        if answers.is_some() {
+            observed = apply::attach(node.kernel, pod, attachment, observed)?;
+        }
+        if attachment.dad == Dad::Wait {
+            observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
+        }
+        let gids = gids::wait(node.kernel, pod, attachment, &observed, before)?;
+        for (rail, gids) in attachment.rails.iter_mut().zip(gids) {
+            rail.gids = gids;
+            let has_no_device =
+                rail.is_ours() && rail.host_link.as_ref().is_none_or(|it| it.parent.is_none());
+            let link = rail.in_pod(&observed).filter(|_| has_no_device);
+            rail.pod_index = link.map(|link| link.index);
+            rail.pod_origin = link.and_then(|link| link.origin);
+            rail.erdma_verbs = erdma_verbs(rail, &observed);
+        }
+        smcr::apply::set_up(
+            node.smcr(),
+            self.smc_requirement,
+            pod,
+            attachment,
+            &observed,
+            lock,
+        )?;
+        rails::write(node.store.root(), node.store.lock_deadline(), attachment)?;
+        // announce in one of the last steps, because an ADD that fails should announce no address
+        apply::announce(node.kernel, pod, attachment, &observed);
+        if answers.is_some() && node.conf.probe {
+            // if two machines set the same address at the same time, by now at least one has received the other's
+            // announcement
+            let conflict = probe::conflicts_since_probe(node.kernel, pod, attachment);
+            conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
+        }
+        // the record's phase is still `attaching`: if this process is killed in this step, recovery restores the
+        // devices
+        claims::joined(node, attachment, self.choice, &observed)
+            .map_err(|error| Cause::Claim(Box::new(error)))?;
+        attachment.phase = Phase::Attached;
+        node.store.update(attachment)?;
+        let network = &node.conf.network;
+        let rails = answer::of_rails(attachment, &observed, answers, pod.path());
+        let mut result = result::extend(network.prev_result.as_ref(), network.version, &rails);
+        let rails = attachment.describe_rails();
+        if !rails.is_empty() {
+            result["rails"] = rails.into();
+        }
+        Ok(result)
     }
-    smcr::apply::set_up(
-        node.smcr(),
-        smc_requirement,
-        pod,
-        attachment,
-        &observed,
-        lock,
-    )?;
-    rails::write(node.store.root(), node.store.lock_deadline(), attachment)?;
-    // announce in one of the last steps, because an ADD that fails should announce no address
-    apply::announce(node.kernel, pod, attachment, &observed);
-    if answers.is_some() && node.conf.probe {
-        // if two machines set the same address at the same time, by now at least one has received the other's
-        // announcement
-        let conflict = probe::conflicts_since_probe(node.kernel, pod, attachment);
-        conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
-    }
-    // the record's phase is still `attaching`: if this process is killed in this step, recovery restores the devices
-    claims::joined(node, attachment, choice, &observed)
-        .map_err(|error| Cause::Claim(Box::new(error)))?;
-    attachment.phase = Phase::Attached;
-    node.store.update(attachment)?;
-    let network = &node.conf.network;
-    let rails = answer::of_rails(attachment, &observed, answers, pod.path());
-    let mut result = result::extend(network.prev_result.as_ref(), network.version, &rails);
-    let rails = attachment.describe_rails();
-    if !rails.is_empty() {
-        result["rails"] = rails.into();
-    }
-    Ok(result)
 }
 
 /// Returns the value of [`Rail::erdma_verbs`]. Only an eRDMA device without a parent in sysfs has functions that may

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Observes the kernel before ADD changes anything. Queries only the ports of RDMA devices that the selection needs.
 
+use super::AddRequest;
 use crate::{error::Error, node::Node, verb::draft::draft, vf};
-use attachments::{Attachment, Key};
+use attachments::Attachment;
 use plan::select::{self, Choice, Remark};
 use rdma_netns::{DeviceAddress, Kernel, Neighbour, ObservationScope, Observed};
 use std::collections::BTreeSet;
@@ -11,25 +12,23 @@ use std::collections::BTreeSet;
 /// ADD may attach, because other pods wait for the node's lock. Returns `None` if the selection depends on the ports of
 /// all devices, and `selected` is missing.
 pub(super) fn present<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    key: &Key,
-    pod: &K::Pod,
-    (holders, selected): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+    request: &AddRequest<'_, K>,
+    holders: &[Attachment],
+    selected: Option<&BTreeSet<DeviceAddress>>,
 ) -> Result<Option<(Observed, Attachment, Vec<Remark>)>, Error> {
     let known = match selected {
         Some(selected) => Some(selected.clone()),
-        None => without_ports(node, choice, pod, holders)?,
+        None => without_ports(request, holders)?,
     };
     let Some(mut known) = known else {
         return Ok(None);
     };
     loop {
-        limit_observation(node, choice, known.clone(), holders);
-        let mut observed = observe(node, choice, pod, holders)?;
-        match draft(node, choice, key, pod, &observed, holders) {
+        limit_observation(request, known.clone(), holders);
+        let mut observed = observe(request, holders)?;
+        match new_attachment(request, &observed, holders) {
             Ok((attachment, remarks)) if attachment.devices().is_subset(&known) => {
-                vf::observe(node.kernel, &attachment, &mut observed)?;
+                vf::observe(request.node.kernel, &attachment, &mut observed)?;
                 return Ok(Some((observed, attachment, remarks)));
             }
             // a bond's RDMA device belongs to the bond's first port: the next observation queries this device too
@@ -44,16 +43,15 @@ pub(super) fn present<K: Kernel>(
 /// Returns the present state after two corrections: RDMA devices of `holders` that pods have renamed get their names
 /// back, and the recorded values replace temporary values of another verb.
 fn observe<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    pod: &K::Pod,
+    request: &AddRequest<'_, K>,
     holders: &[Attachment],
 ) -> Result<Observed, Error> {
+    let AddRequest { node, pod, .. } = *request;
     // the second round is for a device whose name another device had in the first round. There is no third round,
     // because a pod may rename a device again and again
     let mut tries = 0..2;
     loop {
-        let mut observed = node.observe(choice, Some(pod))?;
+        let mut observed = node.observe(request.choice, Some(pod))?;
         for holder in holders {
             plan::without_spared(&holder.spared, &mut observed);
         }
@@ -69,64 +67,74 @@ fn observe<K: Kernel>(
     }
 }
 
-/// Returns the devices that `choice` selects without an observation of ports. Returns `None` if the selection needs
+/// Returns the devices that `request` selects without an observation of ports. Returns `None` if the selection needs
 /// ports.
 fn without_ports<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    pod: &K::Pod,
+    request: &AddRequest<'_, K>,
     holders: &[Attachment],
 ) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
     let observe = || {
-        limit_observation(node, choice, BTreeSet::new(), holders);
-        observe(node, choice, pod, holders)
+        limit_observation(request, BTreeSet::new(), holders);
+        observe(request, holders)
     };
-    Ok(match choice {
+    Ok(match request.choice {
         Choice::Selectors(selectors) => {
-            select::selected(node.conf, selectors, &observe()?, holders)
+            select::selected(request.node.conf, selectors, &observe()?, holders)
         }
-        Choice::Allocated(meanings) if select::named(choice).is_none() => {
+        Choice::Allocated(meanings) if select::named(request.choice).is_none() => {
             Some(select::allocated_devices(meanings, &observe()?))
         }
         choice => select::named(choice),
     })
 }
 
-/// Limits later observations to the devices that `choice` can select, and to the ports of the devices `ports`. For
+/// Limits later observations to the devices that `request` can select, and to the ports of the devices `ports`. For
 /// selectors, includes the devices of other attachments: they are in no observed namespace, but a selector may match
 /// their driver.
 fn limit_observation<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
+    request: &AddRequest<'_, K>,
     ports: BTreeSet<DeviceAddress>,
     holders: &[Attachment],
 ) {
     let rails = holders.iter().flat_map(|it| &it.rails);
     let held = rails.filter_map(|rail| rail.host_link.as_ref()?.parent.clone());
-    let besides = match choice {
+    let besides = match request.choice {
         Choice::Selectors(_) => held.collect(),
         Choice::Address(_) | Choice::Allocated(_) => BTreeSet::new(),
     };
-    node.kernel.limit_observation(Some(ObservationScope {
+    let kernel = request.node.kernel;
+    kernel.limit_observation(Some(ObservationScope {
         ports,
         besides,
         ..ObservationScope::default()
     }));
 }
 
-/// Returns the devices that `choice` selects by the ports of all RDMA devices. The caller must not hold the node's
+/// Returns the devices that `request` selects by the ports of all RDMA devices. The caller must not hold the node's
 /// lock, because a faulty device may respond to a port query only after a minute.
 pub(super) fn by_all_ports<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    key: &Key,
-    pod: &K::Pod,
+    request: &AddRequest<'_, K>,
     holders: &[Attachment],
 ) -> Result<BTreeSet<DeviceAddress>, Error> {
-    node.kernel.limit_observation(None);
-    let observed = node.observe(choice, Some(pod))?;
-    let (attachment, _) = draft(node, choice, key, pod, &observed, holders)?;
+    request.node.kernel.limit_observation(None);
+    let observed = request.node.observe(request.choice, Some(request.pod))?;
+    let (attachment, _) = new_attachment(request, &observed, holders)?;
     Ok(attachment.devices())
+}
+
+fn new_attachment<K: Kernel>(
+    request: &AddRequest<'_, K>,
+    observed: &Observed,
+    holders: &[Attachment],
+) -> Result<(Attachment, Vec<Remark>), Error> {
+    let AddRequest {
+        node,
+        choice,
+        key,
+        pod,
+        ..
+    } = *request;
+    draft(node, choice, key, pod, observed, holders)
 }
 
 /// Returns the entries of the host's neighbour tables. Omits entries for the host's own netdevs. ADD continues without
