@@ -93,10 +93,10 @@ fn offset(
     families: &[Family],
 ) -> Result<Option<Offset>, Wrong> {
     let (field, is_shared) = part(ipam, name, family, families)?;
-    match field.read::<Option<String>>()?.as_deref() {
-        None | Some("") => Ok(None),
+    match field.text()? {
+        None => Ok(None),
         Some(_) if is_shared => Err(field.wrong(WHICH)),
-        Some(text) => match Offset::parse(text) {
+        Some(text) => match Offset::parse(&text) {
             Some(offset) => Ok(Some(offset)),
             None => Err(field.wrong(OFFSET)),
         },

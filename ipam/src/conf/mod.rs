@@ -145,8 +145,8 @@ fn list<T>(
 
 /// Reads an absolute path. An empty string counts as a missing field.
 fn path(field: &Field<'_>) -> Result<Option<PathBuf>, Wrong> {
-    match field.read::<Option<String>>()?.as_deref() {
-        None | Some("") => Ok(None),
+    match field.text()? {
+        None => Ok(None),
         Some(_) => field.read().map(|AbsolutePath(path)| Some(path)),
     }
 }
@@ -228,8 +228,7 @@ fn only(
 
 /// Reads `master`, `masterAddresses` and `masterRoutes`, as `rdma-cni` passes them.
 fn parent(root: &Field<'_>, families: Vec<Bounds>) -> Result<Source, Wrong> {
-    let name: Option<String> = root.get("master")?;
-    let name = name.filter(|name| !name.is_empty());
+    let name = root.at("master").text()?;
     let must = "must list addresses with their prefix lengths";
     let addresses = list(&root.at("masterAddresses"), must, |it| cidr(it.as_str()?))?;
     let passed = match addresses {

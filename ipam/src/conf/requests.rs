@@ -26,8 +26,7 @@ fn check_route(route: &Field<'_>) -> Result<(), Wrong> {
     let destination = destination.and_then(|text| cidr(&text));
     let destination = destination.ok_or_else(|| route.at("dst").wrong(must))?;
     let field = route.at("gw");
-    let gateway: Option<String> = field.read()?;
-    if let Some(gateway) = gateway.filter(|text| !text.is_empty()) {
+    if let Some(gateway) = field.text()? {
         let gateway = plain(&gateway).ok_or_else(|| field.wrong("must be an address"))?;
         if gateway.is_ipv4() != destination.is_ipv4() {
             return Err(field.wrong("must have the family of dst"));
