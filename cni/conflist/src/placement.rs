@@ -164,7 +164,8 @@ pub(crate) fn put(
 pub(crate) fn put_in_directory(
     directory: &Directory,
     picked: &Picked,
-    (list, entry): (&List<'_>, &Entry),
+    list: &List<'_>,
+    entry: &Entry,
     placed: &Placed,
 ) -> Result<Vec<Change>, Obstacle> {
     let refused = |why| refused(&picked.file, why);

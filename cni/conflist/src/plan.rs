@@ -65,7 +65,7 @@ pub fn attach(
         .collect();
     let put = picked.and_then(|picked| {
         changes.extend(placement::stale(&picked, placed));
-        put(directory, &picked, (entry, placement, runtime), placed)
+        put(directory, &picked, entry, placement, runtime, placed)
     });
     let obstacle = put.map(|put| changes.extend(put)).err();
     Plan { changes, obstacle }
@@ -152,7 +152,9 @@ fn in_use(directory: &Directory, picked: Picked) -> Picked {
 fn put(
     directory: &Directory,
     picked: &Picked,
-    (entry, placement, runtime): (&Entry, &Placement, &Runtime),
+    entry: &Entry,
+    placement: &Placement,
+    runtime: &Runtime,
     placed: &Placed,
 ) -> Result<Vec<Change>, Obstacle> {
     let file = &picked.file;
@@ -176,7 +178,7 @@ fn put(
     }
     let is_theirs = list.all_own().any(|it| !ours.contains(&it)) || list.is_called_otherwise();
     if let (Wanted::Directory, false) = (&wanted, is_theirs) {
-        return placement::put_in_directory(directory, picked, (&list, entry), placed);
+        return placement::put_in_directory(directory, picked, &list, entry, placed);
     }
     let text = match is_theirs {
         // another program has added our plugin: its entry stays, and ours is removed, because two calls would conflict

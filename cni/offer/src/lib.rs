@@ -47,8 +47,7 @@ pub use manager::{connection_manager, manager_fault};
 pub use prefer::Preference;
 pub use previous::{Gone, PreviousOffers, physical_functions};
 pub use select::selects;
-pub use table::columns;
-pub use table::table;
+pub use table::{columns, table};
 
 use daemon_conf::{Allocate, Conf, Ids, MOST_IDS, ResourceConf, ResourceName};
 use kubelet_api::device_plugin::{Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
@@ -206,7 +205,7 @@ pub fn offers(
             ))
         }));
         let limiter = inventory.rdma_cgroup;
-        let mut offer = offer(resource, kind, cdi, (devices, &gone), unhealthy, limiter);
+        let mut offer = offer(resource, kind, cdi, devices, &gone, unhealthy, limiter);
         offer.keeps_count = keeps_count;
         offer.environment = Environment::of(resource, conf);
         remarks.extend(offer.short.clone());
@@ -244,7 +243,8 @@ fn offer(
     resource: &ResourceConf,
     kind: Ids,
     cdi: bool,
-    (mut devices, gone): (Vec<OfferedDevice>, &[Gone]),
+    mut devices: Vec<OfferedDevice>,
+    gone: &[Gone],
     unhealthy: &Unhealthy,
     limiter: RdmaCgroup,
 ) -> Offer {

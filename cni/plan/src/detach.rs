@@ -85,7 +85,7 @@ pub fn detach(
                 }
             }
         }
-        match return_rail((attachment, others), index, observed, given_up) {
+        match return_rail(attachment, others, index, observed, given_up) {
             // the netdev stays in the pod with its rules and routes until its host name is free
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
             // the obstacle does not prevent these operations. The next plan, without them, reports the obstacle
@@ -121,7 +121,7 @@ pub fn home(
         .map(|it| it.index)
         .collect();
     let is_home = |index: &usize| {
-        let plan = return_rail((attachment, others), *index, observed, given_up);
+        let plan = return_rail(attachment, others, *index, observed, given_up);
         !gone.contains(index) && plan.is_ok_and(|ops| ops.is_empty())
     };
     rails.filter(is_home).collect()
@@ -130,7 +130,8 @@ pub fn home(
 /// Plans the return of the rail `index`. Binding the rail's driver again also returns the rail, so a plan with this
 /// operation has no move.
 fn return_rail(
-    (attachment, others): (&Attachment, &Others),
+    attachment: &Attachment,
+    others: &Others,
     index: usize,
     observed: &Observed,
     given_up: &[(usize, Attribute)],
@@ -144,7 +145,7 @@ fn return_rail(
         // the driver may make the netdev again when it is bound again
         own.retain(|it| *it != Attribute::Netdev);
     }
-    match rail_to_host((attachment, others), rail, observed, &own) {
+    match rail_to_host(attachment, others, rail, observed, &own) {
         Err(obstacle) if obstacle.is_awaited() && bind_anew.is_some() => {
             Ok(bind_anew.into_iter().collect())
         }
@@ -174,7 +175,8 @@ pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op>
 }
 
 fn rail_to_host(
-    (attachment, others): (&Attachment, &Others),
+    attachment: &Attachment,
+    others: &Others,
     rail: &Rail,
     observed: &Observed,
     given_up: &[Attribute],

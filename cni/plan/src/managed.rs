@@ -23,7 +23,8 @@ pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
 pub fn taken_away(
     attachment: &Attachment,
     rails: &[usize],
-    (then, now): (&Observed, &Observed),
+    then: &Observed,
+    now: &Observed,
 ) -> bool {
     let mut pairs = host_links(attachment, rails).filter_map(|host_link| {
         let then = then.host.link(&host_link.name)?;

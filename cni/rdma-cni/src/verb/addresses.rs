@@ -104,8 +104,7 @@ pub(super) fn obtain<K: Kernel>(
             let Some(master) = master else { continue };
             let own = mem::take(&mut answers[index]);
             let assigned = assigned(&previous, &answers);
-            let request = (master, &*assigned);
-            let answer = another(&ipam, attachment, index, request, pod, &conflicts)?;
+            let answer = another(&ipam, attachment, index, master, &assigned, pod, &conflicts)?;
             answers[index] = answer.unwrap_or(own);
         }
     }
@@ -156,7 +155,8 @@ fn another<P: Pod>(
     ipam: &Ipam<'_>,
     attachment: &Attachment,
     index: usize,
-    (master, assigned): (&Master<'_>, &[IpAddr]),
+    master: &Master<'_>,
+    assigned: &[IpAddr],
     pod: &P,
     conflicts: &[Conflict],
 ) -> Result<Option<Answer>, Cause> {

@@ -63,7 +63,7 @@ pub(super) fn managers<K: Kernel>(
                 continue;
             }
         };
-        is_taken = plan::taken_away(attachment, &seen.rails, (&seen.observed, &now));
+        is_taken = plan::taken_away(attachment, &seen.rails, &seen.observed, &now);
         if !is_taken {
             continue;
         }
