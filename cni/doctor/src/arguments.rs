@@ -78,18 +78,6 @@ pub struct Question {
     pub json: bool,
 }
 
-/// Paths and network in the installation's record (`install.json`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Installed {
-    /// Directory of the network configurations.
-    pub conf_dir: Option<PathBuf>,
-    /// Directories of CNI plugins, in the runtime's search order.
-    pub bin_dirs: Vec<PathBuf>,
-    /// Name of the network whose list has the entry of `rdma-cni`. `None`: the runtime does not select networks by
-    /// name.
-    pub network: Option<String>,
-}
-
 /// Paths of the node's files that `doctor` reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
@@ -129,16 +117,13 @@ impl Arguments {
         below(&self.root, state_dir)
     }
 
-    /// Returns the paths. An option overrides `installed`, and `installed` overrides the default.
-    pub(super) fn paths(&self, installed: Installed) -> Paths {
-        let default = Paths::default();
-        let chosen = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());
-        let recorded = Some(installed.bin_dirs).filter(|it| !it.is_empty());
-        let conf_dir = self.cni_conf_dir.clone().or(installed.conf_dir);
+    /// Returns the paths. An option overrides `installed`, the paths of the last installation.
+    pub(super) fn paths(&self, installed: Paths) -> Paths {
+        let bin_dirs = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());
         Paths {
             root: self.root.clone(),
-            conf_dir: conf_dir.unwrap_or(default.conf_dir),
-            bin_dirs: chosen.or(recorded).unwrap_or(default.bin_dirs),
+            conf_dir: self.cni_conf_dir.clone().unwrap_or(installed.conf_dir),
+            bin_dirs: bin_dirs.unwrap_or(installed.bin_dirs),
             network: self.network.clone().or(installed.network),
             state_dir: self.state_dir.clone(),
             kubelet_dir: self.kubelet_dir.clone(),
@@ -178,18 +163,10 @@ mod tests {
         Whole::parse_from(words).arguments
     }
 
-    fn installed() -> Installed {
-        Installed {
-            conf_dir: Some("/net.d".into()),
-            bin_dirs: vec!["/one".into(), "/two".into()],
-            network: Some("rails".to_owned()),
-        }
-    }
-
     #[test]
-    fn an_option_wins_over_the_record_and_the_record_over_the_default() {
+    fn an_option_wins_over_the_record() {
         let none = parsed("");
-        assert_eq!(none.paths(Installed::default()), Paths::default());
+        assert_eq!(none.paths(Paths::default()), Paths::default());
         assert_eq!(none.record_dir(), Path::new("/var/lib/cni/rdma-cni"));
         let of_record = Paths {
             conf_dir: "/net.d".into(),
@@ -197,7 +174,7 @@ mod tests {
             network: Some("rails".to_owned()),
             ..Paths::default()
         };
-        assert_eq!(none.paths(installed()), of_record);
+        assert_eq!(none.paths(of_record.clone()), of_record);
         let all = parsed(
             "--root /host --cni-conf-dir /c --cni-bin-dir /b --cni-bin-dir /c --network other \
              --state-dir /s --kubelet-dir /k --json --strict",
@@ -210,7 +187,7 @@ mod tests {
             state_dir: Some("/s".into()),
             kubelet_dir: "/k".into(),
         };
-        assert_eq!(all.paths(installed()), expected);
+        assert_eq!(all.paths(of_record), expected);
         assert_eq!(all.record_dir(), Path::new("/host/s"));
         assert!(all.json && all.strict && !all.facts);
     }

@@ -14,7 +14,7 @@ pub mod gather;
 pub mod pod;
 mod report;
 
-pub use arguments::{Arguments, Installed, Paths, Question};
+pub use arguments::{Arguments, Paths, Question};
 pub use report::report;
 
 use arguments::Command;
@@ -36,12 +36,12 @@ const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
 /// Runs `doctor`. Writes the report to `output`, or one sentence to `errors` if there is no report. `ping` runs
-/// `rdma-device-plugin ARGUMENTS` and returns its exit code. Options in `arguments` override the paths of `installed`,
-/// the installation's record. If `installed` is an error, the report lists the record as not seen, and `run` uses the
-/// default paths.
+/// `rdma-device-plugin ARGUMENTS` and returns its exit code. Options in `arguments` override `installed`, the paths
+/// in the installation's record. If `installed` is an error, the report lists the record as not seen, and `run` uses
+/// the default paths.
 pub fn run<E: Display>(
     arguments: &Arguments,
-    installed: Result<Installed, E>,
+    installed: Result<Paths, E>,
     ping: impl FnOnce(Vec<OsString>) -> ExitCode,
     output: &mut dyn Write,
     errors: &mut dyn Write,
@@ -51,7 +51,7 @@ pub fn run<E: Display>(
     }
     let (installed, unreadable) = match installed {
         Ok(installed) => (installed, None),
-        Err(error) => (Installed::default(), Some(error.to_string())),
+        Err(error) => (Paths::default(), Some(error.to_string())),
     };
     let paths = arguments.paths(installed);
     let mut facts = gather::gather(&kernel(&paths.root), &paths);

@@ -4,7 +4,6 @@
 use clap::Parser;
 use cni_protocol::state_file;
 use conf_reader::one_line;
-use doctor::Installed;
 use rdma_device_plugin::{
     cannot,
     chain::record::Record,
@@ -45,7 +44,7 @@ fn main() -> ExitCode {
         Some(Command::Probe(probe)) => return ended(ask::ask(probe)),
         Some(Command::Doctor(arguments)) => {
             let record = Record::read(&arguments.record_dir());
-            let installed = record.map(|it| it.map(Installed::from).unwrap_or_default());
+            let installed = record.map(|it| it.map(doctor::Paths::from).unwrap_or_default());
             return doctor::run(arguments, installed, ping, &mut stdout(), &mut stderr());
         }
         Some(Command::Smc(smc)) => return smc.run(&mut stdout(), &mut stderr()),

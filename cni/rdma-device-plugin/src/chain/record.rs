@@ -9,7 +9,6 @@ use cni_protocol::{
     state_file::{self, failed},
 };
 use conflist::{Directory, Entry, List, Placed, placement, single::SUFFIX};
-use doctor::Installed;
 use rdma_resources::{
     ContainerLimits, FileError, Hook,
     file::{parse_record, read_record},
@@ -92,13 +91,15 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Converts the part of the record that `doctor` uses.
-impl From<Record> for Installed {
+/// Converts the part of the record that `doctor` uses. An unrecorded path has its default.
+impl From<Record> for doctor::Paths {
     fn from(record: Record) -> Self {
+        let default = Self::default();
         Self {
             bin_dirs: record.bin_dirs(),
-            conf_dir: record.conf_dir,
+            conf_dir: record.conf_dir.unwrap_or(default.conf_dir),
             network: record.network,
+            ..default
         }
     }
 }
@@ -360,6 +361,26 @@ pub fn path(state_dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use doctor::Paths;
+
+    #[test]
+    fn doctor_uses_the_recorded_paths_and_otherwise_the_defaults() {
+        assert_eq!(Paths::from(Record::default()), Paths::default());
+        let record = Record {
+            conf_dir: Some("/net.d".into()),
+            bin_dir: Some("/one".into()),
+            further_bin_dirs: vec!["/two".into()],
+            network: Some("rails".to_owned()),
+            ..Record::default()
+        };
+        let expected = Paths {
+            conf_dir: "/net.d".into(),
+            bin_dirs: vec!["/one".into(), "/two".into()],
+            network: Some("rails".to_owned()),
+            ..Paths::default()
+        };
+        assert_eq!(Paths::from(record), expected);
+    }
 
     #[test]
     fn dropping_the_lock_releases_it_while_a_forked_child_has_the_file() {
