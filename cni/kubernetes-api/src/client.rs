@@ -56,11 +56,6 @@ impl Client {
         }
     }
 
-    /// Returns the API server's address and the credentials.
-    pub fn access(&self) -> &Access {
-        &self.access
-    }
-
     /// Sends a request, and returns the object of the response. `path` begins with `/api` and may have a query. The
     /// body of a PATCH is a strategic merge patch.
     ///

@@ -9,7 +9,7 @@ use std::{path::Path, time::Duration};
 pub const AGENT: &str = "rdma-device-plugin";
 
 /// Time limit of a request.
-pub const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Client of the API server, and the node that the client's token names.
 #[derive(Clone, Debug)]

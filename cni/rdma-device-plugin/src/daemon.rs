@@ -139,8 +139,7 @@ impl Daemon {
         if let Some(claims) = dra::serve(&self.context, self.presence.as_deref()) {
             self.watchers.spawn(claims);
         }
-        let (node, chain) = (self.node.subscribe(), self.chain.subscribe());
-        self.progress.serves(self.role.clone(), node, chain);
+        self.progress.serves(self.context.clone());
         if self.plugins.is_empty() && first.conf.dra.is_none() {
             log::info!("nothing is advertised on this node; waiting for RDMA devices");
         }
@@ -202,7 +201,7 @@ impl Daemon {
 
     fn lead(&mut self) {
         self.leader
-            .lead(&self.node, &self.chain, &self.context, self.loader.clone());
+            .lead(&self.chain, &self.context, self.loader.clone());
     }
 
     /// Campaigns for leadership, or gives it up, after another daemon started or ended.
@@ -234,7 +233,7 @@ impl Daemon {
         let unreachable = unreachable::read(&state_dir, is_on, &mut LogOnce::default());
         let unreachable = watch::Sender::new(unreachable);
         let mut watch = watch
-            .with_unreachable(unreachable.subscribe().into())
+            .with_unreachable(unreachable.subscribe())
             .following(node.clone())
             .observing_on(self.context.observe.clone());
         log_remarks(&remarks);

@@ -7,7 +7,7 @@ use crate::{
     chain::{self, ChainStatus},
     dra::{publisher::Publisher, reporter::Reporter},
     kubelet::PluginContext,
-    metrics::{self, Sources, View},
+    metrics::{self, Sources},
     node_features,
     peers::lock_leadership,
     report::{Topic, condition_writer::ConditionWriter, pods, rail_events::RailEvents},
@@ -106,13 +106,13 @@ impl Leader {
     /// Starts the leader's tasks.
     pub fn lead(
         &mut self,
-        node: &watch::Sender<Arc<Node>>,
         chain: &watch::Sender<ChainStatus>,
-        context: &PluginContext,
+        context: &Arc<PluginContext>,
         loader: AnyLoader,
     ) {
         let arguments = &context.arguments;
-        let own = watch::Sender::new(node.borrow().clone());
+        let node = context.node.borrow().clone();
+        let own = watch::Sender::new(node.clone());
         let mut reconcilers = JoinSet::new();
         let nics = reconciler::Reconciler::new(ReconcilerContext {
             node: own.subscribe(),
@@ -131,7 +131,7 @@ impl Leader {
         let paths = (arguments.state_dir.clone(), arguments.cni_cache_dir.clone());
         reconcilers
             .spawn(chain::reconciler::Reconciler::new(own.subscribe(), paths, chain.clone()).run());
-        if let Some(dra) = &node.borrow().conf.dra {
+        if let Some(dra) = &node.conf.dra {
             let account = arguments.service_account_dir.clone();
             let reporter = Reporter::new(own.subscribe(), account.clone(), &arguments.state_dir);
             let (driver, metrics) = (dra.driver.clone(), context.metrics.clone());
@@ -156,7 +156,7 @@ impl Leader {
             reconcilers.spawn(RailEvents::new(own.subscribe(), account(), paths).run());
         }
         let mut server = JoinSet::new();
-        server.spawn(serve(node.subscribe(), chain.subscribe(), context));
+        server.spawn(serve(context.clone()));
         self.tasks = Some(LeaderTasks {
             node: own,
             reconcilers,
@@ -201,22 +201,16 @@ impl Leader {
 
 /// Serves HTTP requests at the metrics address. Retries if the address cannot be bound. A failure does not end the
 /// daemon, because pods need the daemon and not its metrics.
-fn serve(
-    node: watch::Receiver<Arc<Node>>,
-    chain: watch::Receiver<ChainStatus>,
-    context: &PluginContext,
-) -> impl Future<Output = ()> + Send + 'static {
+async fn serve(context: Arc<PluginContext>) {
     let arguments = &context.arguments;
+    let of_node = context.clone();
     let sources = Sources {
-        view: Arc::new(move || View {
-            node: node.borrow().clone(),
-            chain: chain.borrow().clone(),
-        }),
+        view: Arc::new(move || of_node.view()),
         node: fs::read_to_string(HOSTNAME).unwrap_or_default(),
         state_dir: arguments.state_dir.clone(),
         kubelet_dir: arguments.kubelet_dir.clone(),
         sysfs: arguments.sysfs.clone(),
     };
     let address = arguments.metrics_address;
-    metrics::serve_when_free(address, context.metrics.clone(), sources, ADDRESS_AGAIN)
+    metrics::serve_when_free(address, context.metrics.clone(), sources, ADDRESS_AGAIN).await;
 }

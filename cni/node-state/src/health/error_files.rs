@@ -90,7 +90,7 @@ pub fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<Reading
 
 /// Returns numbers and directories of the RDMA device's ports. Returns nothing if the device is in another net
 /// namespace.
-fn ports(sysfs: &Path, rdma: &str) -> Vec<(u32, PathBuf)> {
+pub fn ports(sysfs: &Path, rdma: &str) -> Vec<(u32, PathBuf)> {
     let ports = name::directory(sysfs, rdma).join("ports");
     let entries = fs::read_dir(ports).into_iter().flatten().flatten();
     entries

@@ -21,7 +21,7 @@
 //! physical function (PF). A VF whose own port is active stays healthy while its PF has no link.
 
 use super::damper::{Fault, Verdict};
-use rdma_netns::LinkType;
+use rdma_netns::{HcaPort, LinkType};
 
 /// State of an active port (`IB_PORT_ACTIVE` of `enum ib_port_state`).
 pub const ACTIVE: u8 = 4;
@@ -41,7 +41,7 @@ pub struct DeviceState {
     /// the netdev's function.
     pub netdev_is_gone: bool,
     /// Ports of the RDMA device. Empty: the daemon cannot observe the ports.
-    pub ports: Vec<Port>,
+    pub ports: Vec<HcaPort>,
 }
 
 /// Link state of a netdev.
@@ -53,17 +53,6 @@ pub struct Carrier {
     pub up: bool,
     /// True if the netdev has a carrier.
     pub carrier: bool,
-    /// Link type.
-    pub link_type: LinkType,
-}
-
-/// A port of an RDMA device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Number of the port, from 1.
-    pub number: u32,
-    /// State of the port (`enum ib_port_state`).
-    pub state: u8,
     /// Link type.
     pub link_type: LinkType,
 }
@@ -176,10 +165,11 @@ mod tests {
                 .into_iter()
                 .collect(),
             ports: port
-                .map(|state| Port {
+                .map(|state| HcaPort {
                     number: 1,
                     state,
                     link_type,
+                    gids: 0,
                 })
                 .into_iter()
                 .collect(),

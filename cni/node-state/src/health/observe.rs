@@ -3,10 +3,10 @@
 //! observes a pod again only if its devices may have changed: after an event or a change of its record, after an
 //! observation of a device whose recovery causes no event, after a failed observation, and while events are missing.
 
-use super::evaluate::{Carrier, DeviceState, Port};
+use super::evaluate::{Carrier, DeviceState};
 use attachments::pods::{PodDevice, PodNetns};
 use rdma_netns::{
-    DeviceAddress, Function, Link, LinkType, NetnsId,
+    DeviceAddress, Function, HcaPort, Link, LinkType, NetnsId,
     linux::{
         inside::{self, InsideError},
         monitor::{Monitor, Nsid, WatchError},
@@ -181,7 +181,7 @@ impl Pods {
                 None => host_ports(function),
                 Some(ports) => ports
                     .iter()
-                    .map(|port| Port {
+                    .map(|port| HcaPort {
                         number: port.number,
                         state: port.state,
                         link_type: if is_ib {
@@ -189,6 +189,7 @@ impl Pods {
                         } else {
                             LinkType::Ether
                         },
+                        gids: 0,
                     })
                     .collect(),
             },
@@ -287,13 +288,7 @@ fn carriers<'a>(links: impl Iterator<Item = &'a Link>) -> Vec<Carrier> {
     .collect()
 }
 
-fn host_ports(function: &Function) -> Vec<Port> {
+fn host_ports(function: &Function) -> Vec<HcaPort> {
     let ports = function.hcas.iter().flat_map(|hca| &hca.ports);
-    ports
-        .map(|port| Port {
-            number: port.number,
-            state: port.state,
-            link_type: port.link_type,
-        })
-        .collect()
+    ports.cloned().collect()
 }

@@ -16,28 +16,16 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Names of RDMA devices.
 pub type Devices = BTreeSet<String>;
 
-/// Unhealthy RDMA devices, sent by the task that reads the fabric watch's report.
-#[derive(Debug, Default)]
-pub struct Unreachable(Option<watch::Receiver<Devices>>);
-
-impl From<watch::Receiver<Devices>> for Unreachable {
-    fn from(devices: watch::Receiver<Devices>) -> Self {
-        Self(Some(devices))
-    }
-}
-
-impl Unreachable {
-    pub(super) async fn changed(&mut self) {
-        others(&mut self.0).await;
-    }
-
-    /// Returns the reason if the fabric watch found the device unhealthy.
-    pub(super) fn fault(&self, device: &Device, inventory: &Inventory) -> Option<String> {
-        let devices = self.0.as_ref()?.borrow();
-        let mut hcas = inventory.function(&device.address)?.hcas.iter();
-        let is_among = hcas.any(|it| devices.contains(&it.name));
-        is_among.then(|| REASON.to_owned())
-    }
+/// Returns the reason if the device is one of `unhealthy`, the devices that the fabric watch found unhealthy.
+pub(super) fn fault(
+    unhealthy: &watch::Receiver<Devices>,
+    device: &Device,
+    inventory: &Inventory,
+) -> Option<String> {
+    let unhealthy = unhealthy.borrow();
+    let mut hcas = inventory.function(&device.address)?.hcas.iter();
+    let is_among = hcas.any(|it| unhealthy.contains(&it.name));
+    is_among.then(|| REASON.to_owned())
 }
 
 /// Waits until `settings` change, and returns the new value. Waits forever if the sender is gone.

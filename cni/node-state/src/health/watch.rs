@@ -9,7 +9,7 @@ use super::{
     observe::Pods,
     ports,
     records::{self, listen, listen_to_networks},
-    unreachable::{Unreachable, others},
+    unreachable::{self, others},
 };
 use crate::sources::{covers_pods, readable, register};
 use crate::{node::Node, watch::until};
@@ -62,7 +62,7 @@ pub struct Watch {
     node: Option<watch::Receiver<Arc<Node>>>,
     errors: Errors,
     reports: NicReports,
-    unreachable: Unreachable,
+    unreachable: Option<watch::Receiver<unreachable::Devices>>,
     /// Last state of each netdev. The daemon ignores an event that repeats this state.
     links: HashMap<(Option<Nsid>, u32), LinkState>,
     /// True if the daemon must read the records again.
@@ -129,8 +129,8 @@ impl Watch {
     }
 
     /// Makes the verdicts of the fabric watch affect health.
-    pub fn with_unreachable(mut self, unreachable: Unreachable) -> Self {
-        self.unreachable = unreachable;
+    pub fn with_unreachable(mut self, devices: watch::Receiver<unreachable::Devices>) -> Self {
+        self.unreachable = Some(devices);
         self
     }
 
@@ -160,7 +160,7 @@ impl Watch {
             node: None,
             errors: Errors::none(sysfs),
             reports: NicReports::new(sysfs),
-            unreachable: Unreachable::default(),
+            unreachable: None,
             links: HashMap::new(),
             records_changed: true,
             due: Some(now),
@@ -196,7 +196,7 @@ impl Watch {
                 },
                 () = self.errors.changed() => self.due = Some(Instant::now()),
                 () = self.reports.changed() => self.due = Some(Instant::now()),
-                () = self.unreachable.changed() => self.due = Some(Instant::now()),
+                _ = others(&mut self.unreachable) => self.due = Some(Instant::now()),
                 () = self.requests.notified() => self.due = Some(Instant::now()),
             }
         }
@@ -241,7 +241,7 @@ impl Watch {
         let fault = |device: &Device| {
             let own = faults.fault(device);
             let own = own.or_else(|| rates.fault(&device.address).map(str::to_owned));
-            own.or_else(|| self.unreachable.fault(device, inventory))
+            own.or_else(|| unreachable::fault(self.unreachable.as_ref()?, device, inventory))
         };
         self.health.observe(now, &seen, fault);
         for address in self.health.doubtful() {

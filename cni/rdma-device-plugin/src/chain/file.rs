@@ -265,16 +265,8 @@ pub(crate) fn temporary(path: &Path) -> PathBuf {
 /// # Errors
 /// The file cannot be removed.
 pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
-    take_away(path).map_err(|error| FileError::new("remove", path, error))
-}
-
-/// Removes a file if it exists. Returns the system's error instead of a [`FileError`].
-///
-/// # Errors
-/// The file cannot be removed.
-pub(crate) fn take_away(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if !means_absent(&error) => Err(error),
+        Err(error) if !means_absent(&error) => Err(FileError::new("remove", path, error)),
         _ => Ok(()),
     }
 }

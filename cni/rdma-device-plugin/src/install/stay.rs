@@ -5,15 +5,19 @@
 use crate::cannot;
 use anyhow::Result;
 use nix::{
-    libc,
-    sys::signal::{SigSet, Signal},
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
 };
-use std::{io, time::Duration};
+use std::{os::fd::AsFd, time::Duration};
 
 /// Signals that end the program. They are blocked, and the program waits for them. A container's first process must
 /// handle these signals itself, because the kernel ignores a signal without a handler for this process (`signal(7)`,
 /// `pid_namespaces(7)`).
-pub(super) struct Ends(SigSet);
+pub(super) struct Ends(SignalFd);
 
 const WAIT: &str = "wait for SIGTERM";
 
@@ -28,9 +32,11 @@ impl Ends {
     /// The kernel refuses the system call.
     pub(super) fn held() -> Result<Self> {
         let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
-        let blocked = signals.thread_block().map_err(io::Error::from);
-        blocked.map_err(cannot(WAIT))?;
-        Ok(Self(signals))
+        let blocked = signals.thread_block();
+        let pending = blocked.and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
+        pending
+            .map(Self)
+            .map_err(|error| cannot(WAIT)(error.into()))
     }
 
     /// Returns true if one of the signals arrives within `time`.
@@ -38,19 +44,11 @@ impl Ends {
     /// # Errors
     /// The kernel refuses the system call.
     pub(super) fn within(&self, time: Duration) -> Result<bool> {
-        let limit = libc::timespec {
-            tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: time.subsec_nanos().into(),
-        };
-        let none = std::ptr::null_mut();
-        // SAFETY: the signal set and `limit` live until the call returns. The null pointer requests no `siginfo_t`.
-        match unsafe { libc::sigtimedwait(self.0.as_ref(), none, &raw const limit) } {
-            -1 => match io::Error::last_os_error() {
-                over if over.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
-                other if other.kind() == io::ErrorKind::Interrupted => Ok(false),
-                error => Err(cannot(WAIT)(error)),
-            },
-            _ => Ok(true),
+        let limit = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], limit) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(error) => Err(cannot(WAIT)(error.into())),
         }
     }
 }

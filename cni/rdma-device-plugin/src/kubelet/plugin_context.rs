@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Context that all plugins of a node and the DRA driver share.
 
-use crate::{chain::ChainStatus, cli::Arguments, metrics::Metrics, peers::Role, refused::Verdicts};
+use crate::{
+    chain::ChainStatus,
+    cli::Arguments,
+    metrics::{Metrics, View},
+    peers::Role,
+    refused::Verdicts,
+};
 use node_state::{
     hardware::Hardware,
     node::{Node, Signal},
@@ -38,6 +44,16 @@ pub struct PluginContext {
     pub verdicts: Verdicts,
     /// Metrics.
     pub metrics: Metrics,
+}
+
+impl PluginContext {
+    /// Returns the present state of the node and of the chain.
+    pub fn view(&self) -> View {
+        View {
+            node: self.node.borrow().clone(),
+            chain: self.chain.borrow().clone(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use attachments::{
     Store,
     pods::{self, PodNetns, PodRails, PodSmc},
 };
+use daemon_conf::chain::pod_resources;
 use node_state::{
     health::{nic_faults::Reports, nic_reports},
     ipv6_prerequisite::{self, Parent},
@@ -92,9 +93,8 @@ type Lost = Mutex<BTreeSet<NetnsId>>;
 
 impl Collector {
     pub(super) fn new(sources: Sources) -> Self {
-        let socket = sources.kubelet_dir.join("pod-resources/kubelet.sock");
         Self {
-            pods: PodList::new(socket),
+            pods: PodList::new(pod_resources(&sources.kubelet_dir)),
             sources,
             reading: Arc::new(Semaphore::new(1)),
             reporting: Arc::new(Semaphore::new(1)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counters of RDMA ports in sysfs (`drivers/infiniband/core/sysfs.c`).
 
-use rdma_netns::rdma::name;
+use node_state::health::error_files;
 use std::{fs, path::Path};
 
 /// A port of an RDMA device and its counters.
@@ -26,18 +26,18 @@ pub(crate) struct Counter {
 
 /// Reads the ports of the RDMA device `device` below `sysfs`. Returns no port if the device is absent.
 pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
-    let ports = name::directory(sysfs, device).join("ports");
-    let mut figures: Vec<_> = entries(&ports)
-        .filter_map(|(name, port)| {
+    let ports = error_files::ports(sysfs, device).into_iter();
+    let mut figures: Vec<_> = ports
+        .map(|(number, port)| {
             let mut counters = figures_in(&port.join("counters"), port_counter);
             counters.extend(figures_in(&port.join("hw_counters"), hw_counter));
-            Some(PortFigures {
-                number: name.parse().ok()?,
+            let state = fs::read_to_string(port.join("state")).ok();
+            PortFigures {
+                number,
                 // the file's format is `4: ACTIVE`
-                state: text(&port.join("state"))
-                    .and_then(|text| text.split(':').next()?.trim().parse().ok()),
+                state: state.and_then(|text| text.split(':').next()?.trim().parse().ok()),
                 counters,
-            })
+            }
         })
         .collect();
     figures.sort_by_key(|port| port.number);
@@ -48,7 +48,7 @@ fn figures_in(directory: &Path, named: fn(&str, u64) -> Option<Counter>) -> Vec<
     let mut counters: Vec<_> = entries(directory)
         .filter_map(|(name, file)| {
             // ignore a counter that the driver does not support: its file contains `N/A (no PMA)` or cannot be read
-            let value = text(&file)?.trim().parse().ok()?;
+            let value = fs::read_to_string(&file).ok()?.trim().parse().ok()?;
             named(&name, value)
         })
         .collect();
@@ -99,10 +99,6 @@ fn metric(name: &str) -> String {
 fn entries(directory: &Path) -> impl Iterator<Item = (String, std::path::PathBuf)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-}
-
-fn text(file: &Path) -> Option<String> {
-    fs::read_to_string(file).ok()
 }
 
 #[cfg(test)]

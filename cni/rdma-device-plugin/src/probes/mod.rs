@@ -14,8 +14,8 @@ pub mod ask;
 
 use crate::{
     chain::ChainStatus,
+    kubelet::PluginContext,
     metrics::{Metrics, View},
-    peers::Role,
 };
 use node_state::{node::Node, notices::notices};
 use std::{
@@ -23,7 +23,6 @@ use std::{
     sync::{Arc, OnceLock},
     time::Instant,
 };
-use tokio::sync::watch;
 
 /// Stage of the daemon for probes.
 #[derive(Clone, Debug)]
@@ -36,38 +35,23 @@ pub enum Stage {
     Superseded,
 }
 
-/// Progress of a daemon from its start on.
-#[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<OnceLock<Served>>);
-
-#[derive(Debug)]
-struct Served {
-    role: watch::Receiver<Role>,
-    node: watch::Receiver<Arc<Node>>,
-    chain: watch::Receiver<ChainStatus>,
-}
+/// Progress of a daemon from its start on. Contains the daemon's state once the daemon offers resources.
+#[derive(Clone, Default)]
+pub struct Progress(Arc<OnceLock<Arc<PluginContext>>>);
 
 impl Progress {
     /// Records that the daemon has observed the node and now offers its resources.
-    pub fn serves(
-        &self,
-        role: watch::Receiver<Role>,
-        node: watch::Receiver<Arc<Node>>,
-        chain: watch::Receiver<ChainStatus>,
-    ) {
+    pub fn serves(&self, context: Arc<PluginContext>) {
         // cannot fail: the daemon starts only once
-        let _ = self.0.set(Served { role, node, chain });
+        let _ = self.0.set(context);
     }
 
     /// Returns the present stage.
     pub fn stage(&self) -> Stage {
         match self.0.get() {
             None => Stage::Starting,
-            Some(served) if !served.role.borrow().leads => Stage::Superseded,
-            Some(served) => Stage::Serving(View {
-                node: served.node.borrow().clone(),
-                chain: served.chain.borrow().clone(),
-            }),
+            Some(context) if !context.role.borrow().leads => Stage::Superseded,
+            Some(context) => Stage::Serving(context.view()),
         }
     }
 }

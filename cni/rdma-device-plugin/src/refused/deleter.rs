@@ -8,13 +8,9 @@ use super::{
     history::{History, Step},
     pod::Pod,
 };
-use crate::{
-    api::{AGENT, LIMIT},
-    metrics::Metrics,
-    report::event::Event,
-};
+use crate::{api::Api, metrics::Metrics, report::event::Event};
 use anyhow::{Context, Result};
-use kubernetes_api::{Access, AccessError, Client, Method};
+use kubernetes_api::{Client, Method};
 use node_state::log_once::LogOnce;
 use offer::Cure;
 use serde_json::{Value, json};
@@ -47,7 +43,7 @@ impl Deleter {
 
     /// Runs until the sender of verdicts is dropped.
     pub async fn run(mut self, mut verdicts: mpsc::Receiver<Verdict>) {
-        if let Err(error) = self.node() {
+        if let Err(error) = Api::new(&self.account) {
             log::warn!("cannot delete pods whose containers must not start: {error}");
         }
         while let Some(verdict) = verdicts.recv().await {
@@ -87,24 +83,15 @@ impl Deleter {
         }
     }
 
-    fn client(&self) -> Result<Client, AccessError> {
-        let access = Access::of_pod(&self.account)?;
-        Ok(Client::new(access, AGENT, LIMIT))
-    }
-
-    fn node(&self) -> Result<String, AccessError> {
-        let identity = self.client()?.access().identity()?;
-        Ok(identity.node()?.to_owned())
-    }
-
     /// Reads the pod `name`, to which the refused container belongs, and stores the pod's attributes.
     async fn read(&mut self, ids: &Ids, name: &PodName) -> Result<()> {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
-        let Some(object) = request_deletion(&self.client()?, name, &options).await? else {
+        let api = Api::new(&self.account)?;
+        let Some(object) = request_deletion(&api.client, name, &options).await? else {
             return Ok(());
         };
         let pod = Pod::read(&object).context("the API server's answer is not a pod")?;
-        let stays = pod.stays(&self.node()?);
+        let stays = pod.stays(&api.node);
         if let Some(stays) = stays {
             log::warn!("{name} cannot start, and is not deleted: {stays}");
             self.metrics.refused_pod(&ids.resource, "kept");
@@ -123,7 +110,7 @@ impl Deleter {
         event: Option<String>,
         why: &str,
     ) -> Result<()> {
-        let client = self.client()?;
+        let Api { client, .. } = Api::new(&self.account)?;
         let event = match event {
             Some(written) => written,
             None => {
