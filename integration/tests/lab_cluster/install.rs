@@ -66,7 +66,7 @@ pub(super) fn removed_by_the_page<N>(cluster: &mut Cluster<N>) {
             assert!(!output.is_empty(), "{line}");
         }
     }
-    assert!(gaps() > before, "kubelet reports when there are no ids");
+    cluster.until("kubelet reports that there are no ids", |_| gaps() > before);
     assert!(records().is_empty(), "{:?}", records());
     let left: BTreeSet<OsString> = fs::read_dir(SOCKETS)
         .expect("kubelet's directory")
