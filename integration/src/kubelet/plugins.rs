@@ -31,6 +31,8 @@ pub enum Manner {
     Refusing(String),
     /// No answer.
     Silent,
+    /// The answer of a real kubelet. The error of a failed connection comes after the plugin's time limit.
+    FailingLate,
 }
 
 /// Rules by which a version of kubelet keeps the clients of a resource (`pkg/kubelet/cm/devicemanager`). A resource has
@@ -381,9 +383,10 @@ impl Registration for Shared {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
         self.change(|known| known.calls += 1);
-        match self.manner(&request.resource_name) {
-            Manner::Proper => {}
-            Manner::Refusing(message) => return Err(Status::unknown(message)),
+        let manner = self.manner(&request.resource_name);
+        match &manner {
+            Manner::Proper | Manner::FailingLate => {}
+            Manner::Refusing(message) => return Err(Status::unknown(message.as_str())),
             Manner::Silent => std::future::pending().await,
         }
         if request.version != VERSION {
@@ -394,8 +397,11 @@ impl Registration for Shared {
         }
         let endpoint = self.directory.join(&request.endpoint);
         let options = request.options;
-        self.connect(&request.resource_name, &endpoint, options)
-            .await?;
-        Ok(Response::new(Empty {}))
+        let resource = &request.resource_name;
+        let connected = self.connect(resource, &endpoint, options).await;
+        if connected.is_err() && manner == Manner::FailingLate {
+            std::future::pending::<()>().await;
+        }
+        connected.map(|()| Response::new(Empty {}))
     }
 }

@@ -105,7 +105,7 @@ struct Registered {
     at: Instant,
     /// Number of streams that kubelet opened before the stream of this registration.
     streams: u64,
-    /// True if kubelet would not notice the end of this plugin, because the plugin registered by a [`takeover`] while
+    /// True if kubelet may not notice the end of this plugin, because the plugin registered by a [`takeover`] while
     /// another daemon runs.
     detached: bool,
 }
@@ -308,9 +308,8 @@ impl Task {
         }
         let detached = self.registered.is_some_and(|it| it.detached);
         match detached {
-            true => self.warn(
-                "kubelet would not notice the end of this plugin; registering it again".into(),
-            ),
+            true => self
+                .warn("kubelet may not notice the end of this plugin; registering it again".into()),
             false => {
                 self.info("registered again, so that kubelet notices the end of this plugin".into())
             }
@@ -318,7 +317,7 @@ impl Task {
     }
 
     /// Prevents kubelet from disconnecting this plugin when another daemon's plugin ends ([`takeover`]). Returns true
-    /// if kubelet, as a side effect, no longer notices the end of this plugin.
+    /// if kubelet, as a side effect, may no longer notice the end of this plugin.
     async fn detach(&mut self, streams: u64, requests: u64) -> bool {
         // a kubelet before 1.25 does not request the options, and does not disconnect this plugin
         if self.role.borrow().is_alone || self.count.borrow().options_requests == requests {
@@ -328,23 +327,17 @@ impl Task {
         if timeout(STREAM_TIMEOUT, listed).await.is_err() {
             return false;
         }
-        match takeover::detach(
-            &self.kubelet(),
-            &self.resource,
-            &self.owner(),
-            self.service.clone(),
-        )
-        .await
-        {
-            Ok(()) => true,
-            Err(error) => {
-                self.warn(format!(
-                    "cannot replace the other daemon's plugin: {error}; when that daemon ends, kubelet has no \
-                     healthy ids until this plugin registers again"
-                ));
-                false
-            }
+        let service = self.service.clone();
+        let detached =
+            takeover::detach(&self.kubelet(), &self.resource, &self.owner(), service).await;
+        if let Err(error) = detached {
+            self.warn(format!(
+                "cannot replace the other daemon's plugin: {error}; when that daemon ends, kubelet may have no healthy \
+                 ids until this plugin registers again"
+            ));
         }
+        // also after an error: a kubelet that answers late has forgotten its client
+        true
     }
 
     async fn register(&mut self, kubelet: Identity) {

@@ -105,6 +105,31 @@ fn nor_with_kubelets_that_replace_the_old_one() {
     no_moment_without_ids(Generation::Replacing, 0);
 }
 
+/// Kubelet forgets its client of the new daemon, and a kubelet that has little CPU time reports this too late.
+#[test]
+fn a_kubelet_that_answers_late_notices_the_new_daemons_end() {
+    let Running {
+        daemon: old,
+        kubelet,
+        machine,
+    } = running(Generation::ByName);
+    kubelet.takes("", Manner::FailingLate);
+    let new = successor(&machine);
+    new.wait_for_log_times(
+        "cannot replace the other daemon's plugin: kubelet did not answer",
+        2,
+    );
+    old.end(Signal::SIGTERM);
+    new.wait_for_log_times(
+        "registered again, so that kubelet notices the end of this plugin",
+        2,
+    );
+    new.end(Signal::SIGTERM);
+    for resource in ["rdma/hca", "rdma/nic"] {
+        kubelet.wait_for(resource, "none", |it| it.healthy().is_empty());
+    }
+}
+
 /// Both daemons have one address for metrics. Only the leading daemon answers the requests and probes at this address.
 #[test]
 fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
