@@ -95,7 +95,7 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
     // the daemon has read the missing token, and does not read a half-written one
     node.node.daemon.wait_for_log("the daemon cannot delete it");
     std::fs::create_dir(node.node.machine.path("account")).expect("a directory");
-    node.node.machine.write("account/token", "head.e30.sign");
+    node.node.machine.write("account/token", TOKEN);
     node.node.machine.write("account/ca.crt", "none");
     node.refuses();
     node.node.daemon.wait_for_log("has no certificate of a CA");
@@ -127,6 +127,10 @@ fn without_the_switch_there_is_no_request_and_no_report() {
         "{errors}"
     );
 }
+
+/// Token of a service account that names the node `rdma-1`.
+pub(crate) const TOKEN: &str =
+    "head.eyJrdWJlcm5ldGVzLmlvIjp7Im5vZGUiOnsibmFtZSI6InJkbWEtMSJ9fX0.sign";
 
 /// Certificate of a CA whose key no longer exists.
 pub(crate) const CA: &str = "\

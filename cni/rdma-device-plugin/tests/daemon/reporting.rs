@@ -5,7 +5,7 @@
 use crate::{
     FIRST, HCA, Running, SECOND, ids,
     program::{command, run},
-    refused::CA,
+    refused::{CA, TOKEN},
 };
 use integration::{
     Daemon, Machine,
@@ -89,10 +89,8 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
         ("KUBERNETES_SERVICE_PORT", &port),
     ]);
     std::fs::create_dir(node.node.machine.path("account")).expect("a directory");
-    let claims = "eyJrdWJlcm5ldGVzLmlvIjp7Im5vZGUiOnsibmFtZSI6InJkbWEtMSJ9fX0";
-    let token = format!("head.{claims}.sign");
     node.node.machine.write("account/ca.crt", CA);
-    node.node.machine.write("account/token", &token);
+    node.node.machine.write("account/token", TOKEN);
     listener.set_nonblocking(true).expect("set");
     let mut connection = None;
     wait::until("a request", || {
