@@ -3,7 +3,7 @@
 
 use super::{
     plugin_context::PluginContext,
-    register::{RegisterError, back_off, register},
+    register::{self, RegisterError, back_off, register},
     service::Service,
     socket::{self, Connection, Identity, Listening, SocketState, listen},
     streams::{Count, End, Streams},
@@ -336,7 +336,7 @@ impl Task {
                  ids until this plugin registers again"
             ));
         }
-        // also after an error: a kubelet that answers late has forgotten its client
+        // also after an error: a kubelet that has not answered may have forgotten its client
         true
     }
 
@@ -352,7 +352,7 @@ impl Task {
         let path = self.kubelet();
         let endpoint = self.endpoint();
         let answer = tokio::select! {
-            answer = register(&path, &self.resource, &endpoint) => answer,
+            answer = register(&path, &self.resource, &endpoint, register::LIMIT) => answer,
             () = other(&mut self.directories, &path, kubelet) => return,
         };
         let is_known = match answer {

@@ -18,8 +18,8 @@ use std::{
 };
 use tonic::{Status, transport::Endpoint};
 
-/// Time limit for a registration. Kubelet connects to the plugin, and then answers.
-const LIMIT: Duration = Duration::from_secs(3);
+/// Time limit for a plugin's registration. Kubelet connects to the plugin, and then answers.
+pub const LIMIT: Duration = Duration::from_secs(3);
 
 /// Beginning of kubelet's error for a socket from which it already has a stream (1.37).
 const ALREADY_CONNECTED: &str = "device plugin already connected";
@@ -46,8 +46,8 @@ pub enum RegisterError {
     #[error("kubelet is already connected to this socket")]
     Known,
     /// Kubelet did not answer within the time limit.
-    #[error("kubelet did not answer within {LIMIT:?}")]
-    Silent,
+    #[error("kubelet did not answer within {0:?}")]
+    Silent(Duration),
 }
 
 /// Returns the innermost cause of an error. The outer errors only say that the connection failed.
@@ -63,11 +63,12 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 /// same directory.
 ///
 /// # Errors
-/// Kubelet is absent, does not answer, or refuses the registration.
+/// Kubelet is absent, does not answer within `limit`, or refuses the registration.
 pub async fn register(
     kubelet: &Path,
     resource: &ResourceName,
     endpoint: &str,
+    limit: Duration,
 ) -> Result<(), RegisterError> {
     let request = RegisterRequest {
         version: VERSION.into(),
@@ -89,8 +90,8 @@ pub async fn register(
             _ => RegisterError::Refused(Box::new(status)),
         })
     };
-    let answer = tokio::time::timeout(LIMIT, call).await;
-    answer.unwrap_or(Err(RegisterError::Silent))
+    let answer = tokio::time::timeout(limit, call).await;
+    answer.unwrap_or(Err(RegisterError::Silent(limit)))
 }
 
 /// Returns the delay after `failures` successive failures. The delay doubles with each failure up to a limit. It varies

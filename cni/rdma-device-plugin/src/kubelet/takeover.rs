@@ -10,7 +10,8 @@
 //! No client may therefore have the name when the old stream ends. A failed registration removes the client of the name
 //! (`connectClient` → `deregisterClient`), but keeps the endpoint. The new plugin therefore makes a registration fail.
 //!
-//! After the end of the other daemon, the plugin registers again through another socket. Kubelet then notices the later
+//! After the end of the other daemon, the plugin registers again through another socket, also if kubelet did not answer
+//! the failing registration. Kubelet then notices the later
 //! end of this plugin. The plugin keeps its first stream open although kubelet no longer uses it: the end of the first
 //! stream would disconnect the new client.
 //!
@@ -27,13 +28,18 @@ use super::{
 };
 use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
-use std::path::Path;
+use std::{path::Path, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Server};
 
 /// Error of the failed registration, which appears in kubelet's log.
 const WHY: &str = "no plugin at this socket: one daemon is replacing another";
+
+/// Time limit of the failing registration. Kubelet connects for at most 10 s (`dial()` in
+/// `plugin/v1beta1/client.go`), and forgets its client before it answers. A later failure would make kubelet forget
+/// the client of a later registration.
+const LIMIT: Duration = Duration::from_secs(15);
 
 /// Makes the kubelet at the socket `kubelet` forget its client for `resource`: registers a temporary socket that
 /// refuses all calls. Returns an error if this registration succeeds, or fails for another reason.
@@ -59,7 +65,7 @@ pub async fn detach(
             .serve_with_incoming(ReceiverStream::new(incoming))
             .await;
     });
-    match register(kubelet, resource, &name).await {
+    match register(kubelet, resource, &name, LIMIT).await {
         Err(RegisterError::Refused(status)) if status.message().contains(WHY) => Ok(()),
         Err(error) => Err(error.to_string()),
         Ok(()) => Err(
