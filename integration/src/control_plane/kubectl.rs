@@ -137,8 +137,8 @@ impl ControlPlane {
         is_done.then_some(answer)
     }
 
-    /// Sends the API server a request with a JSON body, which is a merge patch if `method` is `PATCH`. Returns true if the
-    /// request succeeded, and the answer.
+    /// Sends the API server a request with a JSON body, which is a merge patch if `method` is `PATCH`. Returns true if
+    /// the request succeeded, and the answer.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -163,6 +163,15 @@ impl ControlPlane {
         Ok((status.starts_with('2'), response_body.to_owned()))
     }
 
+    /// Sends a request like [`Self::request`], which must succeed. Returns the answer.
+    #[track_caller]
+    pub(super) fn succeeds(&self, method: &str, path: &str, body: &str) -> String {
+        let answer = self.request(method, path, body);
+        let (is_done, answer) = answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        assert!(is_done, "{method} {path}: {answer}");
+        answer
+    }
+
     fn as_administrator<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("KUBECONFIG", self.pki("admin.conf"));
         command.env(GC.0, GC.1);
@@ -170,16 +179,15 @@ impl ControlPlane {
         command.env("HOME", self.directory.path())
     }
 
-    /// Returns the objects of `kubectl get WHAT`. Reads objects that tests often wait for without a new `kubectl`.
+    /// Returns the objects of `kubectl get WHAT`. Reads objects that tests often wait for without a new `kubectl`: they
+    /// have all fields, and the elements of a list have no `kind`.
     #[track_caller]
     pub fn get(&self, what: &str) -> Vec<Value> {
         let text = match path_of(what) {
-            Some(path) => self
-                .ask(&path)
-                .unwrap_or_else(|| panic!("the API server has no {what}")),
+            Some(path) => self.succeeds("GET", &path, ""),
             None => self.kubectl(&format!("get {what} -o json")),
         };
-        let mut list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
+        let mut list: Value = serde_json::from_str(&text).expect("JSON");
         // `get_mut`: indexing would add `items` to an object that is no list
         match list.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,

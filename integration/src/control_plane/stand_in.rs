@@ -2,7 +2,7 @@
 //! Stand-in for a kubelet: a ready node, and pods that start immediately.
 
 use super::ControlPlane;
-use serde_json::{Value, json};
+use serde_json::json;
 
 impl ControlPlane {
     /// Adds a ready node without a kubelet. It has `resources`, in addition to CPU, memory and room for
@@ -22,7 +22,11 @@ impl ControlPlane {
         let status = json!({"status": {
             "capacity": has, "allocatable": has, "addresses": addresses, "conditions": [ready],
         }});
-        self.succeeds("PATCH", &format!("/api/v1/nodes/{name}/status"), &status);
+        self.succeeds(
+            "PATCH",
+            &format!("/api/v1/nodes/{name}/status"),
+            &status.to_string(),
+        );
         // the controllers remove the taint when they have seen that the node is ready
         self.until("the node takes pods", |it| {
             it.get(&format!("node {name}"))[0]["spec"]["taints"].is_null()
@@ -43,7 +47,7 @@ impl ControlPlane {
                 pod["metadata"]["name"].as_str().expect("a name"),
             );
             if !pod["metadata"]["deletionTimestamp"].is_null() {
-                self.succeeds("DELETE", &path, &json!({"gracePeriodSeconds": 0}));
+                self.succeeds("DELETE", &path, r#"{"gracePeriodSeconds": 0}"#);
             } else if pod["status"]["phase"] == "Pending" {
                 // long ago: a DaemonSet may require that its pod has been ready for some time
                 // (`minReadySeconds`)
@@ -51,17 +55,8 @@ impl ControlPlane {
                 let conditions = ["Initialized", "ContainersReady", "Ready"]
                     .map(|it| json!({"type": it, "status": "True", "lastTransitionTime": since}));
                 let status = json!({"status": {"phase": "Running", "conditions": conditions}});
-                self.succeeds("PATCH", &format!("{path}/status"), &status);
+                self.succeeds("PATCH", &format!("{path}/status"), &status.to_string());
             }
         }
-    }
-
-    /// Sends the API server a request, which must succeed.
-    #[track_caller]
-    fn succeeds(&self, method: &str, path: &str, body: &Value) {
-        let (is_done, answer) = self
-            .request(method, path, &body.to_string())
-            .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
-        assert!(is_done, "{method} {path}: {answer}");
     }
 }

@@ -127,14 +127,8 @@ fn new_attachment<K: Kernel>(
     observed: &Observed,
     holders: &[Attachment],
 ) -> Result<(Attachment, Vec<Remark>), Error> {
-    let AddRequest {
-        node,
-        choice,
-        key,
-        pod,
-        ..
-    } = *request;
-    draft(node, choice, key, pod, observed, holders)
+    let AddRequest { node, key, pod, .. } = *request;
+    draft(node, request.choice, key, pod, observed, holders)
 }
 
 /// Returns the entries of the host's neighbour tables. Omits entries for the host's own netdevs. ADD continues without
